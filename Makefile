@@ -107,6 +107,7 @@ nightly-cluster: $(VENV)/dev
 nightly-programs: $(VENV)/dev
 	@$(BIN)/python -m tests.fuzz
 	@$(BIN)/python -m tests.bench monkey
+	@$(BIN)/python -m tests.bench kills
 	@$(BIN)/python -m tests.bench curves --out build/nightly-curves
 
 coverage: $(VENV)/dev  ## fail unless the tests reach every branch of the domain
@@ -148,8 +149,10 @@ curves: $(VENV)/dev  ## train the racing examples with five seeds each and draw 
 
 # In an environment of its own: MkDocs and the tests ask for different versions of the same packages. MkDocs renders
 # without network; --strict fails on a broken link or anchor, and on a page that is not in the navigation of mkdocs.yml
-# (with --quiet it would not: MkDocs counts only the warnings that it shows).
-docs: build/docs-tools/made  ## build the documentation site into build/docs
+# (with --quiet it would not: MkDocs counts only the warnings that it shows). tests.documents also fails on a command
+# that the program does not know, and on a page that no other links to.
+docs: build/docs-tools/made $(VENV)/runtime  ## check the pages and build the documentation site into build/docs
+	@$(BIN)/python -m tests.documents $(CURDIR)
 	@NO_MKDOCS_2_WARNING=1 build/docs-tools/bin/mkdocs build --strict
 	@echo "read it: $(PYTHON) -m http.server --bind 127.0.0.1 --directory build/docs" >&2
 

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001  (a hook of MkDocs, no package)
-"""Hooks of MkDocs: the version in the footer, and files outside `docs/` that pages link to.
+"""Hooks of MkDocs: the version in the footer, files outside `docs/` that pages link to, and weights of the search.
 
 In the repository a page links to ``../manifests/rbac.yaml``. The site holds only files below `docs/`, so the hooks
 copy this one to ``manifests/rbac.yaml`` of the site and shorten the link by one ``../``.
@@ -15,6 +15,11 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
 OUTSIDE = re.compile(r"(?<=\]\()\.\./((?:\.\./)*)((?:manifests|screenshots)/[\w./-]+)")
+
+WEIGHTS = {"guides": 4, "tutorials": 2, "from": 2, "explained": 3} | dict.fromkeys(
+    ("architecture.md", "scenarios.md", "supply-chain.md", "inference.md", "measurements.md", "index.md"), 0.5
+)
+"""Weight in the search by folder or page: people ask for a job to do, and these pages hold most of the words."""
 
 
 def on_config(config: Any) -> Any:
@@ -33,6 +38,8 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Point links to such files at their copies."""
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Weigh the page for the search, and point links to such files at their copies."""
+    folder = page.file.src_uri.partition("/")[0]
+    page.meta["search"] = {"boost": WEIGHTS.get(folder, 1)}
     return OUTSIDE.sub(r"\1\2", markdown)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PREFIX = "L2RTUI_"
 CONTEXT_TABLE = "context"
 """Table of the file with a table for each context: ``[context.NAME]``."""
-_FILE_ONLY = ("keys", "filters", "limits", "protected")
+FILE_ONLY = ("keys", "filters", "limits", "protected")
 """Settings that no variable may set: tables, and a protection that a stray variable must not switch off."""
 
 
@@ -313,7 +313,7 @@ def settings_of_variables(
         if not name.startswith(PREFIX) or name == f"{PREFIX}CONFIG":
             continue
         key = name.removeprefix(PREFIX).lower()
-        if key in _FILE_ONLY:
+        if key in FILE_ONLY:
             report(ConfigError(f"The variable {name} means nothing: {key} is set in the file alone."))
             continue
         try:

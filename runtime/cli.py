@@ -33,9 +33,9 @@ examples:
 
 exit codes: 0 finished or ended by SIGTERM, 1 failed, 2 wrong use, 3 refused by the learner, 65 numbers not finite,
 66 the environment breaks its interface or its spaces, 143 ended by SIGTERM before the work was done (drive, encode,
-elastic, classify, step, fetch, ps, ps-worker; a worker whose environment did not return from a step)
+elastic, classify, step, fetch, setup, ps, ps-worker; a worker whose environment did not return from a step)
 """
-_BEFORE_COMMANDS: Final = ("elastic", "fetch", "step", "supervise")
+_BEFORE_COMMANDS: Final = ("elastic", "fetch", "setup", "step", "supervise")
 """Roles that run a command, which follows ``--``."""
 
 
@@ -107,6 +107,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
 def _parser() -> argparse.ArgumentParser:
     import argparse
 
+    from runtime.jobs import setup
     from runtime.jobs.classify import options as classify
     from runtime.jobs.elastic import options as elastic
     from runtime.jobs.fetch import options as fetching
@@ -144,7 +145,8 @@ def _parser() -> argparse.ArgumentParser:
     learner = roles.add_parser("learner", help="take segments in, update the policy, publish it, keep checkpoints")
     worker = roles.add_parser("worker", help="fetch the policy, roll out, send")
     evaluator = roles.add_parser("evaluator", help="fetch the policy, drive from the start line, report")
-    for module in (policies, encoders, simulator, control_cli, elastic, classify, ps, steps, supervise, fetching):
+    modules = (policies, encoders, simulator, control_cli, elastic, classify, ps, steps, supervise, fetching, setup)
+    for module in modules:
         module.add_parser(roles)
     config = roles.add_parser("config", help="show every setting, its value under L2R_CONFIG, and its meaning")
     config.add_argument("--json", action="store_true", help="the values alone, as one JSON object")

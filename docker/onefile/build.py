@@ -26,6 +26,7 @@ import sys
 import sysconfig
 import tarfile
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -146,8 +147,21 @@ def install(target: Path, requirements: list[str]) -> None:
             copy = target / file
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(str(file.locate()), copy)
-    for package in ("l2rtui", "runtime"):
-        shutil.copytree(HERE.parents[1] / package, target / package, ignore=shutil.ignore_patterns("__pycache__"))
+    root = HERE.parents[1]
+    # The same as in the wheel: packages, examples, Dockerfiles, and the commit.
+    wheel = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]["targets"][
+        "wheel"
+    ]
+    for source, place in {**{name: name for name in wheel["packages"]}, **wheel["force-include"]}.items():
+        if (root / source).is_dir():
+            shutil.copytree(root / source, target / place, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            (target / place).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(root / source, target / place)
+    argv = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    if (root / ".git").exists() and shutil.which("git"):
+        commit = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+        (target / "l2rtui" / "COMMIT").write_text(commit, "utf-8")
 
 
 def pins(requirements: list[str]) -> Iterator[tuple[str, str]]:

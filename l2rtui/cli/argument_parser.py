@@ -34,6 +34,7 @@ _OPTIONS_OF_OTHERS = {
         ("--gpus", "--gpu", "--num-gpus", "--accelerators"),
         "Slots and GPUs are set in the spec: `--set workers.0.gpus=1`; --on NODE/GPU names them.",
     ),
+    **dict.fromkeys(("--limit", "--head", "--top"), "Write `| head` behind it; history has --last N."),
     "--cpus": "CPU and memory are set in the spec: `--set workers.0.pod.cpu=4`.",
     "--force": "This verb has no --force; --yes skips its question, if it asks one.",
     "--yes": "It asks no question, so it needs no --yes.",
@@ -50,7 +51,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
         self._name = prog.removeprefix("l2rtui").strip()
         self.hint = ""
-        """Next step for a superfluous word, if ``--help`` is not the best."""
+        """Next step for a superfluous or a missing word, if ``--help`` is not the best."""
         self.options: list[str] = ["-h", "--help"]
         self.values: dict[str, tuple[str, ...]] = {}
         """Options that take the next word, with its allowed values; empty if any value is allowed."""
@@ -104,7 +105,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Turn argparse's error into a UsageError with our wording."""
-        raise UsageError(f"{self._name}: {message}." if self._name else f"{message}.", self._see())
+        hint = self.hint if "required" in message and self.hint else self._see()
+        raise UsageError(f"{self._name}: {message}." if self._name else f"{message}.", hint)
 
     def _see(self) -> str:
         return f"See `{self.prog} --help`."

@@ -1,4 +1,4 @@
-"""Examples at the end of ``l2rtui VERB --help``; a test parses every one."""
+"""Examples and pages at the end of ``l2rtui VERB --help``; tests parse every example and open every page."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "scale": ("l2rtui scale racing-sac/w 6",),
     "kill": ("l2rtui kill racing-sac/w/0", "l2rtui kill racing-sac/w --grace 0 --yes"),
     "destroy": ("l2rtui destroy racing-sac", "l2rtui destroy --all-mine --yes -o json"),
-    "leaks": ("l2rtui leaks",),
+    "leaks": ("l2rtui leaks", "l2rtui leaks --clean --yes"),
+    "recover": ("l2rtui recover",),
     "logs": (
         "l2rtui logs racing-sac -f --grep return",
         "l2rtui logs racing-sac/w --since 10m --timestamps",
@@ -99,11 +100,12 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "image": (
         "l2rtui image build --push registry.example/lab/node",
         "l2rtui image build --base registry.example/lab/simulator:5.2",
+        "l2rtui image source ./image",
         "l2rtui image ls",
     ),
     "alerts": ("l2rtui alerts test racing.yaml", "l2rtui alerts test racing-s0"),
     "template": ("l2rtui template save night -f run.yaml", "l2rtui template show night"),
-    "config": ("l2rtui config check", "l2rtui --config team.toml config check -o json"),
+    "config": ("l2rtui config show", "l2rtui config check", "l2rtui --config team.toml config check -o json"),
     "secret": (
         "l2rtui secret create wandb --prompt WANDB_API_KEY",
         "l2rtui secret create aws --from-env AWS_ACCESS_KEY_ID,AWS_SECRET_ACCESS_KEY",
@@ -132,12 +134,38 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "l2rtui volume put ./tracks data:tracks",
     ),
     "serve": ("l2rtui serve", "l2rtui serve --port 8080"),
+    "service": ("l2rtui service install",),
     "schema": ("l2rtui schema > spec.schema.json",),
     "completion": ("l2rtui completion bash > ~/.local/share/bash-completion/completions/l2rtui",),
 }
 
 
+PAGES: Final[dict[str, str]] = {
+    **dict.fromkeys(("nodes", "pods", "runs", "leaks", "wait", "logs", "attach", "exec"), "commands.md"),
+    **dict.fromkeys(("slots", "owners", "reserve", "unreserve", "queue"), "guides/reserve-and-share.md"),
+    **dict.fromkeys(("plan", "launch", "scale", "kill", "destroy", "port-forward"), "tutorials/laptop.md"),
+    **dict.fromkeys(("experiments", "report", "metrics"), "guides/seeds-curves-report.md"),
+    **dict.fromkeys(("history", "diff", "relaunch", "results"), "guides/resume-and-reproduce.md"),
+    **dict.fromkeys(("describe", "events", "check"), "guides/pod-fails.md"),
+    **dict.fromkeys(("volume", "artifacts"), "guides/data.md"),
+    **dict.fromkeys(("explain", "schema"), "settings.md"),
+    "new": "guides/own-environment.md",
+    "sweep": "guides/sweep.md",
+    "simulator": "guides/simulators.md",
+    "alerts": "guides/limits-and-alerts.md",
+    "template": "kinds.md",
+    "config": "configuration.md",
+    "image": "guides/images.md",
+    "secret": "secrets.md",
+    "cluster": "aws.md",
+    "serve": "serve.md",
+    "completion": "dist.md",
+}
+"""The page of docs/ that a verb's help names, next to its section of docs/verbs.md."""
+
+
 def epilog(verb: str) -> str:
-    """Return the examples of a verb's help."""
-    lines = EXAMPLES.get(verb, ())
-    return "\n".join(("examples:", *(f"  {line}" for line in lines))) if lines else ""
+    """Return the examples of a verb's help, and its pages."""
+    examples = [f"  {line}" for line in EXAMPLES.get(verb, ())]
+    pages = [f"docs/verbs.md#{verb}", *([f"docs/{PAGES[verb]}"] if verb in PAGES else ())]
+    return "\n".join((*(["examples:", *examples, ""] if examples else ()), f"docs: {', '.join(pages)}"))

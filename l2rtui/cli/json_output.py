@@ -12,15 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.domain.ledger import Ledger, Slot, SlotState
-from l2rtui.domain.metrics import is_old
 from l2rtui.domain.node import CPU
-from l2rtui.domain.plan import planned_view
 from l2rtui.domain.quantity import rfc3339
-from l2rtui.domain.runstatus import run_status
 from l2rtui.domain.snapshot import PodView, RunView, SetView, has_finished
 from l2rtui.domain.status import Phase
 from l2rtui.domain.sweeps.trial import trial_document
-from l2rtui.domain.workload import RunSpec
 
 if TYPE_CHECKING:
     from l2rtui.domain.exchange.topology import Topology
@@ -35,6 +31,7 @@ if TYPE_CHECKING:
     from l2rtui.domain.receipt import Leak, Receipt
     from l2rtui.domain.runstatus import LearningState
     from l2rtui.domain.snapshot import ClusterSnapshot
+    from l2rtui.domain.workload import RunSpec
     from l2rtui.services.job_status import RunProgress
     from l2rtui.services.queue.listing import QueueRow
     from l2rtui.services.run_history import DestroyedRun
@@ -153,6 +150,7 @@ def pod_document(
     return {
         "pod": pod.name,
         "uid": pod.uid,
+        "namespace": pod.namespace or None,
         "node": pod.node or None,
         "owner": pod.owner or None,
         "run": pod.run or None,
@@ -222,11 +220,14 @@ def learning_document(learning: LearningState) -> dict[str, Any]:
 
 def run_document(run: RunView, snapshot: ClusterSnapshot, learning: LearningState) -> dict[str, Any]:
     """One run, its sets and its learning."""
+    from l2rtui.domain.runstatus import run_status
+
     pods = snapshot.pods_of(run.name)
     status = run_status(run, pods)
     return {
         "run": run.name,
         "uid": run.uid,
+        "namespace": run.namespace or None,
         "experiment": run.experiment,
         "state": status.word,
         "level": str(status.level),
@@ -312,6 +313,8 @@ def _launched(run: RunView, pods: Sequence[PodView], pod_documents: list[dict[st
 
 def started_document(run: RunPlan) -> dict[str, Any]:
     """A newly launched run whose pods are not visible yet: the planned pods."""
+    from l2rtui.domain.plan import planned_view
+
     spec = run.spec
     pods = [planned_view(pod, spec.name, run.owner, spec.seed) for pod in run.pods]
     view = _view_of(spec, run.uid, run.owner)
@@ -412,6 +415,8 @@ def receipt_document(receipt: Receipt) -> dict[str, Any]:
         "seconds": round(receipt.seconds, 3),
         "kept": receipt.results_location or None,
         "queued": receipt.was_queued,
+        "counted": dict(receipt.counted),
+        "not_seen": receipt.not_seen or None,
     }
 
 
@@ -428,7 +433,7 @@ def queued_document(ticket: Ticket) -> dict[str, Any]:
 
 def leak_document(leak: Leak) -> dict[str, Any]:
     """Leftover object of a deleted run."""
-    return asdict(leak)
+    return {"run": leak.run, "kind": leak.kind, "name": leak.name, "reason": leak.reason}
 
 
 def line_document(line: LogLine) -> dict[str, Any]:
@@ -473,6 +478,8 @@ def metrics_document(metrics: RunMetrics, now: float, *, is_learning: bool = Tru
         now: Seconds since the epoch, for the age of the record.
         is_learning: The learner exists, so that the rates of a new record are current.
     """
+    from l2rtui.domain.metrics import is_old
+
     age_seconds = max(0.0, now - metrics.time) if metrics.time else None
     return {
         "run": metrics.run,

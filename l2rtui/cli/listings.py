@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from l2rtui.backends.kubernetes import labels
 from l2rtui.cli import json_output, table_output
 from l2rtui.cli.output import Document, View
-from l2rtui.domain.experiments.summary import seed_result, summarize
-from l2rtui.domain.runstatus import NO_REPORTS, learning_state
 from l2rtui.domain.snapshot import ClusterSnapshot
 
 
@@ -158,6 +156,8 @@ PODS = Listing(
 # --- runs ------------------------------------------------------------------------------------------------------
 def _run_documents(snapshot: ClusterSnapshot) -> list[Document]:
     """Documents of the runs with learning states derived only from their pods: no log is read."""
+    from l2rtui.domain.runstatus import NO_REPORTS, learning_state
+
     runs = sorted(snapshot.runs.values(), key=lambda run: (run.experiment, run.seed, run.name))
     states = {run.uid: learning_state(run, snapshot.pods_of(run.name), NO_REPORTS, run.created) for run in runs}
     return [json_output.run_document(run, snapshot, states[run.uid]) for run in runs]
@@ -184,6 +184,9 @@ RUNS = Listing(
 # --- experiments -----------------------------------------------------------------------------------------------
 def _experiment_documents(snapshot: ClusterSnapshot) -> list[Document]:
     """Documents of the experiments with learning states derived only from pods: no log is read."""
+    from l2rtui.domain.experiments.summary import seed_result, summarize
+    from l2rtui.domain.runstatus import NO_REPORTS, learning_state
+
     runs = snapshot.runs.values()
     states = ((run, learning_state(run, snapshot.pods_of(run.name), NO_REPORTS, run.created)) for run in runs)
     summaries = summarize(seed_result(run, state, None) for run, state in states)

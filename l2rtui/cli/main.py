@@ -125,7 +125,7 @@ def _run_verb(name: str, words: list[str]) -> int:
     _configure_log(args)
     module = import_module(f"l2rtui.cli.verbs.{verb.module}")
     run = getattr(module, f"run_{verb.name.replace('-', '_')}")
-    if verb.module in ("files", "serve", "config", "template"):  # these need no backend
+    if verb.module in ("files", "serve", "config", "template", "service"):  # these need no backend
         return int(run(args))
     from l2rtui.cli.session import Session, settings_of
 

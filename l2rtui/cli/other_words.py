@@ -36,6 +36,11 @@ _SAME: Final = {
     "doctor": "check",
     "info": "check",
     "cluster-info": "check",
+    "tree": "runs",
+    "users": "owners",
+    "who": "owners",
+    "desc": "describe",
+    "inspect": "describe",
 }
 """Other spellings of read-only verbs; ``run`` is one if no file follows."""
 _VALUE_OPTIONS: Final = frozenset(
@@ -78,6 +83,8 @@ def translated(verb: str, words: Sequence[str]) -> list[str]:
     match verb:
         case "help":
             return [*words, "--help"]
+        case "kubectl" | "sky" | "ray" | "dstack" if words and (words[0] in _SAME or words[0] in _LISTS):
+            return translated(words[0], words[1:])
         case "top" if KINDS.get(kind, "nodes") == "nodes":
             return ["nodes", *(rest if kind else words), "-o", "wide"]
         case "top" if KINDS.get(kind) == "pods":
@@ -154,6 +161,18 @@ def _stop(words: Sequence[str]) -> str:
     return f"Write `l2rtui destroy {name}`, or `l2rtui scale {name}/SET 0`."
 
 
+def _with_run(sentence: str) -> Callable[[Sequence[str]], str]:
+    """Return the advice in which the named run, if any, stands for RUN."""
+    return lambda words: sentence.replace("RUN", " ".join(_positionals(words)[:1]) or "RUN")
+
+
+def _tool(words: Sequence[str]) -> str:
+    verb, *rest = words or [""]
+    if verb in ("launch", "exec", "logs", "queue", "serve"):  # these are ours, too
+        return _launch(rest) if verb == "launch" else f"Write `l2rtui {' '.join(words)}`."
+    return advice(verb, rest) or "Write `l2rtui runs`, or another verb: `l2rtui --help` lists them."
+
+
 def _pause(words: Sequence[str]) -> str:
     name = " ".join(_positionals(words)) or "RUN"
     return (
@@ -193,8 +212,31 @@ _ADVICE: Final[dict[str, Callable[[Sequence[str]], str]]] = {
     "top": _fixed("Write `l2rtui nodes -o wide` for load, `l2rtui metrics -w` for learning; the app shows both."),
     **dict.fromkeys(("delete", "del", "rm", "remove"), _delete),
     **dict.fromkeys(("down", "cancel", "uninstall", "terminate", "teardown", "scancel", "autodown"), _destroy),
-    "stop": _stop,
-    **dict.fromkeys(("apply", "up", "submit", "install", "upgrade", "start", "run", "sbatch", "replace"), _launch),
+    **dict.fromkeys(("stop", "abort", "halt", "end", "finish"), _stop),
+    **dict.fromkeys(
+        ("clean", "cleanup", "clear", "prune", "purge", "gc", "free"),
+        _fixed(
+            "Write `l2rtui leaks` for remains of destroyed runs, `l2rtui results` for what destroyed runs keep on "
+            "this machine, `l2rtui history` for records."
+        ),
+    ),
+    **dict.fromkeys(
+        (
+            "apply",
+            "up",
+            "submit",
+            "install",
+            "upgrade",
+            "start",
+            "run",
+            "sbatch",
+            "replace",
+            "deploy",
+            "train",
+            "begin",
+        ),
+        _launch,
+    ),
     "create": _create,
     **dict.fromkeys(("rollout", "restart"), _restart),
     **dict.fromkeys(("ssh", "shell", "sh", "bash"), _shell),
@@ -219,24 +261,71 @@ _ADVICE: Final[dict[str, Callable[[Sequence[str]], str]]] = {
     ),
     **dict.fromkeys(
         ("settings", "params", "parameters", "hyperparameters", "fields", "docs"),
-        _fixed("Write `l2rtui explain train` for training settings, `l2rtui config` for those of the app."),
+        _fixed("Write `l2rtui explain train` for training settings, `l2rtui config show` for those of the app."),
     ),
     **dict.fromkeys(
         ("undo", "rollback"),
         _fixed("Key u of the app calls a kill back; `l2rtui relaunch RUN` launches again."),
     ),
     **dict.fromkeys(
-        ("plot", "chart", "charts", "curve", "curves", "tensorboard", "progress"),
-        _fixed(
+        ("plot", "chart", "charts", "curve", "curves", "graph", "graphs", "progress", "monitor", "returns"),
+        _with_run(
             "Write `l2rtui metrics RUN`; `l2rtui report EXPERIMENT` makes a page of curves, the app draws them."
         ),
     ),
+    **dict.fromkeys(
+        ("tensorboard", "tb", "wandb", "mlflow"),
+        _with_run("Write `l2rtui metrics RUN --tensorboard`; `l2rtui history export RUN --to wandb` copies it."),
+    ),
     **dict.fromkeys(("port", "forward", "tunnel"), _fixed("Write `l2rtui port-forward POD LOCAL:REMOTE`.")),
-    **dict.fromkeys(("tail", "follow"), _fixed("Write `l2rtui logs RUN -w`.")),
-    **dict.fromkeys(("train", "begin"), _launch),
+    **dict.fromkeys(("tail", "follow", "output", "stdout"), _with_run("Write `l2rtui logs RUN -w`.")),
+    **dict.fromkeys(
+        ("build", "push", "pull"), _fixed("Write `l2rtui image build`; `l2rtui image --help` names the rest.")
+    ),
+    **dict.fromkeys(
+        ("yaml", "spec", "manifest"),
+        _fixed(
+            "Write `l2rtui history show RUN -o yaml` for the spec of a run, `l2rtui new NAME --env ID` for a new "
+            "file, `l2rtui explain` for its fields."
+        ),
+    ),
+    **dict.fromkeys(
+        ("checkpoint", "checkpoints", "model", "models", "weights", "download", "save"),
+        _with_run("Write `l2rtui artifacts ls RUN` for checkpoints, `l2rtui artifacts get RUN` to copy one."),
+    ),
+    **dict.fromkeys(
+        ("env", "envs", "environment", "environments", "gym"),
+        _fixed("Write `l2rtui explain train.environment`; `l2rtui new NAME --env ID` writes a spec for one."),
+    ),
+    **dict.fromkeys(
+        ("algorithm", "algorithms", "methods", "algos"), _fixed("Write `l2rtui explain train.algorithm`.")
+    ),
+    **dict.fromkeys(
+        ("export", "compare"),
+        _fixed(
+            "Write `l2rtui report EXPERIMENT`, `l2rtui metrics RUN --csv FILE`, `l2rtui diff RUN RUN`, or "
+            "`l2rtui history export RUN --to mlflow`."
+        ),
+    ),
+    **dict.fromkeys(
+        ("python", "api", "sdk"),
+        _fixed(
+            "Programs write `from l2rtui import api`: docs/api.md. The command line begins with `l2rtui launch`."
+        ),
+    ),
+    **dict.fromkeys(("web", "browser", "http"), _fixed("Write `l2rtui serve`: `l2rtui serve --help`.")),
+    **dict.fromkeys(("upload", "sync", "mount"), _fixed("Write `l2rtui volume put FROM NAME:PATH`.")),
+    **dict.fromkeys(("kubectl", "sky", "ray", "dstack"), _tool),
     **dict.fromkeys(("quota", "quotas", "usage", "whoami"), _fixed("Write `l2rtui owners`: who holds slots.")),
     **dict.fromkeys(("validate", "lint", "dry-run"), _fixed("Write `l2rtui plan -f SPEC`, which creates nothing.")),
-    **dict.fromkeys(("pause", "suspend", "resume", "unpause"), _pause),
+    **dict.fromkeys(("pause", "suspend", "unpause"), _pause),
+    **dict.fromkeys(
+        ("resume", "continue", "rerun", "repeat"),
+        _with_run(
+            "Write `l2rtui relaunch RUN` for a destroyed run, `l2rtui launch --like RUN` for a run of the history, "
+            "`l2rtui scale RUN/SET N` for workers that were scaled to 0."
+        ),
+    ),
     "watch": _fixed("Write `l2rtui runs -w`, `pods -w` or `metrics -w`."),
     "use": _fixed("Contexts are those of kubectl: write `l2rtui --context NAME`."),
     "login": _fixed("Write `l2rtui image login REGISTRY`; a cluster's login is that of its kubeconfig."),

@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from l2rtui import __version__
+from l2rtui import __version__, commit
 from l2rtui.cli import parser_groups as groups
 from l2rtui.cli import parser_selection as selection
 from l2rtui.cli.argument_parser import Parser, is_typo, nearest
@@ -152,6 +152,13 @@ def _destroy(parser: Parser) -> None:
     _yes(parser)
 
 
+def _leaks(parser: Parser) -> None:
+    parser.flag("--clean", "destroy what deleted runs left behind, with a receipt for each")
+    _grace(parser)
+    _admin(parser)
+    _yes(parser)
+
+
 def _logs(parser: Parser) -> None:
     parser.option("targets", nargs="+", metavar="TARGET", help=f"pod, {_TARGETS}")
     parser.flag("--follow", "continue with new lines", short="-f")
@@ -272,7 +279,8 @@ VERBS = {
         Verb("scale", "scale_kill_exec", "change the number of replicas of a set", _scale),
         Verb("kill", "scale_kill_exec", "stop pods; their sets replace them", _kill),
         Verb("destroy", "destroy", "remove runs and all they own, and prove it", _destroy),
-        Verb("leaks", "list", "leftover objects of deleted runs", _nothing),
+        Verb("leaks", "list", "leftover objects of deleted runs: list, remove", _leaks),
+        Verb("recover", "recover", "continue runs whose supervisor has ended, as after a reboot", _nothing),
         Verb("logs", "logs", "lines of one or many pods, in the order of time", _logs),
         Verb("metrics", "metrics", "training progress of runs", selection.metrics),
         Verb("wait", "wait", "block until runs reach a condition, for scripts", selection.wait),
@@ -296,7 +304,7 @@ VERBS = {
         Verb("alerts", "alerts", "send a test message to each target of a run's alerts", groups.alerts, ()),
         Verb("check", "list", "check this setup: problems, and how to solve them", _nothing),
         Verb("template", "template", "your named specs: list, show, save, delete", groups.template),
-        Verb("config", "config", "check the settings file for errors", groups.config),
+        Verb("config", "config", "show all settings, check their file", groups.config),
         Verb("image", "image", "container images: build, push, log in to registries, list", groups.image),
         Verb("secret", "secret", "keys and logins for runs: create, list, delete; never shown", groups.secret),
         Verb("cluster", "cluster", "a cluster in Amazon's cloud: create, look, scale, delete", groups.cluster),
@@ -306,6 +314,7 @@ VERBS = {
         Verb("results", "volume", "results of destroyed runs on this machine: list, delete", groups.results),
         Verb("volume", "volume", "volumes and the files in them: list, make, delete, fetch, put", groups.volume),
         Verb("serve", "serve", "the app in a browser on this machine, behind a token", _serve, ()),
+        Verb("service", "service", "a unit of systemd that calls `recover` at each start", groups.service, ()),
         Verb("schema", "files", "JSON Schema of spec files", _nothing, ("json", "yaml")),
         Verb(
             "explain",
@@ -335,7 +344,7 @@ CHANGING = frozenset(
             "attach",
         ),
         *("simulator", "alerts", "template", "image", "secret", "cluster", "artifacts", "results", "volume"),
-        *("port-forward", "history", "new"),
+        *("port-forward", "history", "new", "recover", "service"),
     )
 )
 """Verbs that change something, or have an action that does."""
@@ -363,7 +372,7 @@ def app_parser() -> Parser:
         "exit codes: 0 done, 1 failed, 2 usage, 3 refused by preflight, 4 something was left behind,\n"
         "            5 out of reach and 124 timeout (wait), 128 + n stopped by signal n",
     )
-    parser.option("--version", action="version", version=f"l2rtui {__version__}")
+    parser.option("--version", action=_Version, nargs=0, default=argparse.SUPPRESS, help="version and commit")
     parser.text("--record", "FILE", "also record the displayed data with times to a new file, without secrets")
     parser.text("--replay", "FILE", "show such a file instead of a backend, read-only")
     parser.option(
@@ -405,6 +414,15 @@ def _common(parser: Parser) -> None:
     parser.flag("--debug", "log everything, to stderr and to the log file")
 
 
+class _Version(argparse.Action):
+    """Print version and commit, which is read only then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        revision = commit()[:12]
+        print(f"l2rtui {__version__}{f' (commit {revision})' if revision else ''}")
+        parser.exit()
+
+
 def find_verb(word: str, others: Sequence[str] = ()) -> Verb:
     """Return the verb with this name.
 
@@ -415,9 +433,10 @@ def find_verb(word: str, others: Sequence[str] = ()) -> Verb:
         UsageError: unknown verb; suggests the verb for a word of another tool, otherwise the nearest.
     """
     if word not in VERBS:
-        # A verb that changes something is suggested only for a typing error, never for mere similarity.
+        # A verb that changes something is suggested only for a slip behind its first letter, never for similarity.
         looking = [name for name in VERBS if name not in CHANGING]
-        slips = [name for name in VERBS if len(word) > 3 and is_typo(word, name)]
+        near = [name for name in VERBS if name in looking or name[0] == word[:1]]
+        slips = [name for name in near if len(word) > 3 and is_typo(word, name)]
         hint = advice(word, others) or nearest(word, slips or looking) or f"The verbs are {', '.join(VERBS)}."
         raise UsageError(f"There is no verb {word!r}.", hint)
     return VERBS[word]

@@ -11,7 +11,7 @@ ARTIFACT_ACTIONS = ("ls", "get", "compare")
 RESULT_ACTIONS = ("ls", "rm", "prune")
 VOLUME_ACTIONS = ("ls", "create", "delete", "files", "get", "put")
 QUEUE_ACTIONS = ("ls", "cancel", "move")
-IMAGE_ACTIONS = ("build", "push", "login", "ls")
+IMAGE_ACTIONS = ("build", "push", "login", "ls", "source")
 SECRET_ACTIONS = ("create", "ls", "delete")
 CLUSTER_ACTIONS = ("create", "status", "delete", "kubeconfig", "scale", "addons", "prepare", "token")
 
@@ -40,7 +40,15 @@ def alerts(parser: Parser) -> None:
 
 def config(parser: Parser) -> None:
     """Add the words of ``config``."""
-    parser.option("action", choices=("check",), nargs="?", default="check", help="what to do; check when left out")
+    parser.option(
+        "action", choices=("show", "check"), nargs="?", default="check", help="what to do; check when left out"
+    )
+    parser.hint = "Settings are written in the file that `l2rtui config` names, or as L2RTUI_ variables."
+
+
+def service(parser: Parser) -> None:
+    """Add the words of ``service``."""
+    parser.option("action", choices=("install", "remove"), help="what to do")
 
 
 def template(parser: Parser) -> None:
@@ -53,6 +61,7 @@ def template(parser: Parser) -> None:
 
 def new(parser: Parser) -> None:
     """Add the words of ``new``."""
+    parser.hint = "Write `l2rtui new NAME --env ID --algorithm ppo`."
     parser.option("name", metavar="NAME", help="name of the run")
     parser.option("--env", default="CartPole-v1", metavar="ID", help="environment (default CartPole-v1)")
     parser.option("--algorithm", default="ppo", metavar="NAME", help="method that learns (default ppo)")
@@ -66,9 +75,10 @@ def image(parser: Parser) -> None:
     parser.optional(
         "name",
         "NAME",
-        "image, such as registry.example/lab/node; for login: the registry (default of build: l2rtui-node)",
+        "image, such as registry.example/lab/node (default of build: l2rtui-node); for login: the registry; for "
+        "source: a new folder for Dockerfiles, pins and runtime",
     )
-    parser.text("--source", "DIR", "build: source tree with docker/ (default: this one)")
+    parser.text("--source", "DIR", "build: tree with docker/ (default: this one, or what is installed)")
     parser.text("--base", "IMAGE", "build: base image, such as one with a simulator")
     parser.option("--tag", default="", help="tag instead of the git revision")
     parser.repeated("--build-arg", "K=V", "build: argument of the Dockerfiles")

@@ -152,7 +152,7 @@ def metrics(parser: Parser) -> None:
     parser.text("--svg", "FILE", "write charts of the curves over the full length of the runs; - is the output")
     parser.text("--csv", "FILE", "write the curves as a table")
     parser.option("--over", choices=AXES, default=AXES[0], help="x axis of the charts (default %(default)s)")
-    parser.flag("--mean", "in charts, the seeds of an experiment as their mean ± one standard deviation")
+    parser.flag("--mean", "in charts, the seeds of an experiment as their mean with its 95 %% interval")
     parser.flag("--smooth", "in charts, an exponential moving average over 2 %% of the axis")
 
 

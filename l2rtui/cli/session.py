@@ -91,6 +91,7 @@ class Session:
         self._stopped_by: int | None = None
         self._stopped_at = 0.0
         self._is_stopping = False
+        self._reaction = ""
         self._is_asking = False
         self._task: asyncio.Task[int] | None = None
         self._adoption: Adoption | None = None
@@ -110,6 +111,13 @@ class Session:
             with contextlib.suppress(RuntimeError):  # no loop yet: the flags are being checked
                 self._adoption = Adoption(backend, self.talk.say)
         return backend
+
+    async def recovered(self) -> dict[str, str]:
+        """Return the runs that this command found without a supervisor, with the error of a failed start or ''."""
+        has_supervisors = self.backend.adopt is not None
+        if not has_supervisors:
+            raise UsageError("Only runs of this machine have supervisors.", "Add --backend local.")
+        return await self._adoption.first_outcomes() if self._adoption is not None else {}
 
     def _hint(self, text: str) -> str:
         """Return a sentence whose command lines act on the same context as this one."""
@@ -217,6 +225,15 @@ class Session:
             self.talk.say(f"Interrupted: {meaning}")
             raise
 
+    @contextlib.contextmanager
+    def announcing(self, reaction: str) -> Iterator[None]:
+        """Say this as soon as a signal arrives within this block: the work that undoes things may take long."""
+        self._reaction = reaction
+        try:
+            yield
+        finally:
+            self._reaction = ""
+
     def stop_if_asked(self) -> None:
         """Raise if a signal has arrived; for loops that may run without awaiting anything."""
         if self._stopped_by is not None and not self._is_stopping:
@@ -279,7 +296,9 @@ class Session:
     def _hear(self, is_first: bool) -> None:
         if not is_first:
             self.talk.say("Still clearing up, one moment.")
+        elif self._reaction:
+            self.talk.say(self._reaction)
         # Cancelled only once: a second cancellation would break the roll-back that the first one started.
-        elif not self._is_stopping and self._task is not None:
+        if is_first and not self._is_stopping and self._task is not None:
             self._is_stopping = True
             self._task.cancel()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
+from typing import Final
 
 from l2rtui.cli.output import Column, Document, View
 from l2rtui.domain.owners.idle_gpus import IdleTime
@@ -165,6 +167,10 @@ def _sets(document: Document) -> str:
     return " ".join(f"{row['set']} {row['ready']}/{row['replicas']}" for row in document["sets"])
 
 
+def _counted(receipt: Document) -> str | None:
+    return ", ".join(f"{number} {kind}" for kind, number in receipt["counted"].items()) or None
+
+
 def _level(document: Document) -> Level:
     return Level(document["level"])
 
@@ -229,10 +235,28 @@ def _ready_containers(pod: Document) -> str:
     return f"{pod.get('containers_ready', int(pod['ready']))}/{pod.get('containers', 1)}"
 
 
+def _ready_replicas(run: Document) -> str:
+    """Return the replicas that are ready or have succeeded, and those that the spec wants, ``3/4``."""
+    wanted = sum(part["replicas"] for part in run["sets"])
+    return f"{run['ready'] + run['finished']}/{max(wanted, run['ready'] + run['finished'])}"
+
+
+_NAMESPACE: Final = Column("NAMESPACE", "namespace", is_wide=True)
+
+
+def with_namespaces(view: View, documents: Sequence[Document]) -> View:
+    """Return the view with its column of namespaces second in every width if the documents differ in it."""
+    if _NAMESPACE not in view.columns or len({document["namespace"] for document in documents}) < 2:
+        return view
+    first, *others = (column for column in view.columns if column is not _NAMESPACE)
+    return replace(view, columns=(first, replace(_NAMESPACE, is_wide=False), *others))
+
+
 PODS = View(
     "pod",
     (
         Column("POD", "pod"),
+        _NAMESPACE,
         Column("NODE", "node"),
         Column("SLOTS", _slots, is_wide=True),
         Column("OWNER", "owner"),
@@ -254,12 +278,13 @@ RUNS = View(
     "run",
     (
         Column("RUN", "run"),
+        _NAMESPACE,
         Column("OWNER", "owner"),
         Column("KIND", "kind", is_wide=True),
         Column("SEED", "seed", is_number=True),
         Column("STATE", "state", level=_level),
         Column("LEARNING", "learning", level=lambda document: Level(document["learning_level"])),
-        Column("READY", lambda document: f"{document['ready']}/{document['pods']}", is_number=True),
+        Column("READY", _ready_replicas, is_number=True),
         Column("AGE", _age, is_number=True, is_volatile=True),
         Column("SETS", _sets, is_wide=True),
         Column("WHY", "learning_reason", is_wide=True, is_volatile=True),
@@ -365,6 +390,8 @@ RECEIPTS = View(
         Column("LEFT", "left", is_number=True, level=lambda document: Level.BAD if document["left"] else None),
         Column("SECONDS", "seconds", is_number=True),
         Column("KEPT", "kept"),
+        Column("COUNTED", _counted, is_wide=True),
+        Column("NOT SEEN", "not_seen", is_wide=True),
     ),
 )
 LEAKS = View(

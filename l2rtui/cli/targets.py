@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from l2rtui.cli.argument_parser import nearest
 from l2rtui.domain.quantity import counted
-from l2rtui.domain.queue.tickets import QUEUED
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
+from l2rtui.domain.status import QUEUED
 from l2rtui.errors import NotFoundError, RefusedError, UsageError
 
 if TYPE_CHECKING:

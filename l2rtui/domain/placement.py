@@ -673,19 +673,24 @@ def _no_room(
     size = f" of {worker_set.slots} slots on one device" if worker_set.slots > 1 else ""
     number = worker_set.whole_gpus
     size = f" of {number} whole GPUs of one node" if number > 1 else " of a whole device" if number else size
-    slots, kind = list(ledger.slots.values()), "slot"
-    if not pins:
+    kind = "slot"
+    if pins:
+        slots = [slot for slot in ledger.slots.values() if any(_matches(pin, slot) for pin in pins)]
+        other = _holders(slots)
+    else:
         # Free slots of the other kind do not help: they are not counted.
         on_cpu = worker_set.pod.binding is Binding.CPU
         device = worker_set.pod.device
         kind = "CPU slot" if on_cpu else f"{device} slot".lstrip()
-        other = "" if on_cpu else _other_devices(slots, device)
+        other = "" if on_cpu else _other_devices(ledger.slots.values(), device)
         slots = [
-            slot for slot in slots if (slot.is_cpu if on_cpu else slot.id.gpu != CPU and slot.resource == device)
+            slot
+            for slot in ledger.slots.values()
+            if (slot.is_cpu if on_cpu else slot.id.gpu != CPU and slot.resource == device)
         ]
     free = sum(slot.state is SlotState.FREE for slot in slots)
     lacking = f"{missing} of {amount}{size} find no free {kind}{where}"
-    total = f"{free} of {len(slots)} {kind}s are free for the whole plan{_reserved(slots, pins)}"
+    total = f"{free} of {len(slots)} {kind}s are free for the whole plan{_reserved(slots)}"
     unseen = "" if worker_set.pod.binding is Binding.CPU else _unseen(ledger, nodes)
     return f"{run.name}/{worker_set.name}: {lacking} ({total}{other}{left_out}{unseen})"
 
@@ -734,13 +739,19 @@ def _unseen(ledger: Ledger, nodes: Iterable[str]) -> str:
     return "".join(clauses[:_MAX_NAMES]) + more
 
 
-def _reserved(slots: Iterable[Slot], pins: Sequence[Pin]) -> str:
-    """Return a clause on slots that others have reserved; with pins, only on named slots."""
+def _holders(slots: Iterable[Slot]) -> str:
+    """Return clauses on the pods that hold these slots, and whose they are."""
+    held = [f"{slot.id} is {slot.use}{f' ({slot.owner})' if slot.owner else ''}" for slot in slots if slot.pod]
+    more = f" and {len(held) - _MAX_NAMES} more are held" if len(held) > _MAX_NAMES else ""
+    return "".join(f"; {clause}" for clause in held[:_MAX_NAMES]) + more
+
+
+def _reserved(slots: Iterable[Slot]) -> str:
+    """Return a clause on slots that others have reserved."""
     owners = Counter(
         slot.reservation.owner
         for slot in slots
         if slot.state is SlotState.RESERVED and slot.reservation is not None
-        if not pins or any(_matches(pin, slot) for pin in pins)
     )
     return "".join(f", {number} reserved by {owner}" for owner, number in sorted(owners.items()))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from l2rtui.domain.snapshot import RunView
+
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
@@ -29,6 +31,8 @@ class Receipt:
         objects: Number of objects that the run had. left: Objects that still exist; empty proves the destroy.
         results_location: Location of results that are kept (checkpoints, metrics); empty without any.
         was_queued: The run waited in a queue and was never launched; its only object was its ticket.
+        counted: Numbers of the objects by kind: ``(("run", 1), ("pod", 3))``; empty if only their sum is known.
+        not_seen: Objects that a run may have and this count cannot see, as a clause; empty if there are none.
     """
 
     run: str
@@ -37,6 +41,8 @@ class Receipt:
     seconds: float
     results_location: str = ""
     was_queued: bool = False
+    counted: tuple[tuple[str, int], ...] = ()
+    not_seen: str = ""
 
     @property
     def sentence(self) -> str:
@@ -51,9 +57,14 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """Object whose run no longer exists, or that no controller manages."""
+    """Object whose run no longer exists, or that no controller manages.
+
+    Attributes:
+        of: The deleted run as ``destroy`` takes it; None if the run exists, or the object cannot be destroyed so.
+    """
 
     run: str
     kind: str
     name: str
     reason: str
+    of: RunView | None = None

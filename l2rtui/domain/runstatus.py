@@ -15,9 +15,8 @@ from typing import Final
 
 from l2rtui.domain.metrics import MOST_PEERS, LearnerProgress, PodMetrics, RunMetrics
 from l2rtui.domain.quantity import age, counted
-from l2rtui.domain.queue.tickets import QUEUED
 from l2rtui.domain.snapshot import LOST, PodView, RunView, has_finished
-from l2rtui.domain.status import EVICTIONS, STOPPED, Level, Phase, Status
+from l2rtui.domain.status import EVICTIONS, QUEUED, STOPPED, Level, Phase, Status
 from l2rtui.domain.workload import DECISIVE_ROLES, Kind, Role
 from runtime.base.contract import EXIT_ENVIRONMENT, EXIT_NOT_FINITE
 from runtime.base.limits import ENDED_BY
@@ -56,7 +55,7 @@ def run_status(run: RunView, pods: Sequence[PodView]) -> Status:
         return Status("Degraded", Level.BAD, f"{failing[0].name} {failing[0].status.sentence}{others}")
     ready, replicas = sum(pod.ready for pod in pods), replicas_of_run(run)
     if ready >= replicas > 0:
-        return Status("Running", Level.OK, f"all {ready} pods run" if ready > 1 else _pods_run(ready))
+        return Status("Running", Level.OK, f"{ready}/{ready} running")
     # Workers that wait for a learner that has succeeded are not missing: the run is complete.
     over = sum(pod.phase.is_over for pod in pods)
     if has_finished(run, pods) or (pods and over == len(pods)):
@@ -221,7 +220,7 @@ def _by_pods(run: RunView, pods: Sequence[PodView], reports: RunReports, now: fl
         sentence = f"cannot be seen: {reports.unseen}"
         return LearningState(Learning.UNKNOWN, now - reports.unseen_seconds, sentence)
     if run.is_terminating:
-        return LearningState(Learning.UNKNOWN, now, "is being destroyed")
+        return LearningState(Learning.UNKNOWN, now, "stopping")
     if run.reason == QUEUED:
         return LearningState(Learning.STARTING, run.created or now, run.message)
     if has_finished(run, pods) or (pods and all(pod.phase is Phase.SUCCEEDED for pod in pods)):
@@ -381,7 +380,7 @@ def _of_learner(
     if look.age > max(SILENT_SECONDS, progress.silence_seconds):
         if not look.has_updated and look.running < STARTING_SECONDS:
             return LearningState(Learning.STARTING, now - look.running, "its learner has made no update yet")
-        sentence = f"its learner has printed nothing for {age(look.age)}: see its log; once killed, it resumes"
+        sentence = f"its learner has had no output for {age(look.age)}: see its log; once killed, it resumes"
         return LearningState(Learning.STALLED, now - look.age, sentence)
     if not look.has_updated and _is_starting(look):
         sentence = f"collects its first data: {look.metrics.env_steps:,} env steps, no update yet"
@@ -444,7 +443,7 @@ def _of_pace(
         )
         return LearningState(Learning.DIVERGED, look.at(trend.fallen_since), sentence)
     if is_slow:
-        cause = f"{counted_culprits} ({named}); {see}" if named else "see its workers, and what shares its machine"
+        cause = f"{counted_culprits} ({named}); {see}" if named else "see its workers, and other load on its node"
         usual = f"{round(progress.rate):,} of its usual {round(progress.usual_rate or 0):,} env steps/s"
         return LearningState(Learning.SLOW, look.at(progress.slow_since), f"{usual}: {cause}")
     error = look.metrics.checkpoint_error
@@ -492,13 +491,13 @@ def _cause(pod: PodView, reports: RunReports, now: float, *, is_waiting: bool) -
     if record is None:
         patience = LATE_WORKER_SECONDS if is_waiting else MUTE_WORKER_SECONDS
         is_late = pod.started is not None and now - pod.started > patience
-        return "has printed nothing yet" if is_late and pod.uid in reports.read_pods else ""
+        return "has no output yet" if is_late and pod.uid in reports.read_pods else ""
     if slow := _slow_step(record, seconds):
         return slow
     if record.simulator in ("lost", "given up"):
         return f"its simulator is {record.simulator}, {counted(record.simulator_restarts, 'restart')}"
     if seconds > (LATE_WORKER_SECONDS if is_waiting else SILENT_SECONDS):
-        return f"has printed nothing for {age(seconds)}"
+        return f"has had no output for {age(seconds)}"
     if _is_cut_off(pod, reports, now):
         # It may be disconnected or blocked within a step: its records are too rare to distinguish the two by
         # silence.
@@ -572,7 +571,7 @@ def _silent_evaluator(pods: Sequence[PodView], reports: RunReports, now: float) 
         if record.interval_seconds and seconds > max(
             SILENT_SECONDS, _EVALUATOR_INTERVALS * record.interval_seconds
         ):
-            return f"its evaluator {pod.name} has printed nothing for {age(seconds)}: {see}"
+            return f"its evaluator {pod.name} has had no output for {age(seconds)}: {see}"
     return ""
 
 
@@ -605,7 +604,7 @@ def _of_peers(run: RunView, pods: Sequence[PodView], reports: RunReports, now: f
 
 
 def _pods_run(number: int) -> str:
-    return f"{counted(number, 'pod')} {'runs' if number == 1 else 'run'}"
+    return f"{counted(number, 'pod')} running"
 
 
 def _counts_steps(record: PodMetrics | None) -> bool:

@@ -49,6 +49,8 @@ class Status:
 
 LOGIN_REFUSED = "login refused since "
 """Beginning of the problem of a login that a server does not accept any more; a time follows."""
+QUEUED: Final = "Queued"
+"""State of a run that waits in a queue, shown as the reason of its row."""
 STOPPED: Final = "Stopped"
 """Reason of a pod whose process is stopped by SIGSTOP."""
 EVICTIONS: Final = frozenset({
@@ -113,10 +115,10 @@ def pod_status(
         return Status("Terminating", Level.WAIT, f"is being stopped{detail}")
     # The phase of a pod in back-off is still Running.
     if reason == CRASH_LOOP:
-        return Status(reason, Level.BAD, f"fails again and again, {times}{ended}{detail}")
+        return Status(reason, Level.BAD, f"crash-looping, {times}{ended}{detail}")
     match phase:
         case Phase.RUNNING:
-            again = f"runs, {times}{ended}" if restarts else "runs"
+            again = f"running, {times}{ended}" if restarts else "running"
             return Status(reason or "Running", Level.OK if not reason else Level.WARN, f"{again}{detail}")
         case Phase.PENDING:
             level = Level.WARN if reason else Level.WAIT

@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from l2rtui.domain.containers import Binding, PodSettings
 from l2rtui.domain.node import Gpu, SlotId
-from l2rtui.domain.quantity import format_bytes
+from l2rtui.domain.quantity import counted, format_bytes
 from l2rtui.domain.sweeps.trial import Trial
 from runtime.base.alert_rules import AlertRule
 from runtime.base.limits import Limits
@@ -96,6 +96,33 @@ class Program:
     name: str
     text: str = ""
     url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Workdir:
+    """Folder of own code that is packed, sent with a run and unpacked before its processes start there.
+
+    Attributes:
+        path: The folder as the spec names it.
+        sha256: Of the packed files; the launching machine stores the archive by it.
+        files, num_bytes, packed_bytes: Number and size of the files, and size of the archive.
+        setup: Commands (argv) that run in the unpacked folder once, before the processes.
+        volume: Claim that carries an archive which is too large for a ConfigMap; empty for none.
+    """
+
+    path: str
+    sha256: str
+    files: int = 0
+    num_bytes: int = 0
+    packed_bytes: int = 0
+    setup: tuple[tuple[str, ...], ...] = ()
+    volume: str = ""
+
+    @property
+    def size(self) -> str:
+        """Its files and sizes in words: ``12 files, 34.1KiB (11KiB packed, 3f2a9c10)``."""
+        packed = f"{format_bytes(self.packed_bytes)}B packed, {self.sha256[:8]}"
+        return f"{counted(self.files, 'file')}, {format_bytes(self.num_bytes)}B ({packed})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +278,7 @@ class RunSpec:
         limits: Limits that end the run; None without limits.
         alerts: Rules by which its learner sends alerts.
         trial: Trial of a sweep that the run belongs to; None outside of a sweep.
+        workdir: Own code that its processes run in; None for that of their images.
     """
 
     kind: Kind
@@ -267,6 +295,7 @@ class RunSpec:
     alerts: tuple[AlertRule, ...] = ()
     may_wait: bool = False
     trial: Trial | None = None
+    workdir: Workdir | None = None
 
     def scale_problem(self) -> str:
         """Return a sentence on why no set of the run can be scaled; empty if scaling is possible."""

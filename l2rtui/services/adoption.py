@@ -17,23 +17,24 @@ _PERIOD_SECONDS: Final = 10.0
 _log = logging.getLogger(__name__)
 
 
-async def adopt_lost(backend: Backend, snapshot: ClusterSnapshot) -> list[str]:
-    """Start a new supervisor for the user's runs without a live one; return the names of runs that have it now.
+async def adopt_lost(backend: Backend, snapshot: ClusterSnapshot) -> dict[str, str]:
+    """Start a new supervisor for the user's runs without a live one; return their names with an error or ''.
 
     Without a supervisor their pods are not restarted, and a process whose output is not read blocks after 1 MiB.
     """
-    adopted: list[str] = []
+    outcomes: dict[str, str] = {}
     if backend.adopt is None:
-        return adopted
+        return outcomes
     for run in snapshot.runs.values():
         if run.reason == UNSUPERVISED and run.owner in ("", user_name()):
             try:
                 await backend.adopt(run.name)
             except L2RError as error:
                 _log.warning("%s: %s", run.name, error)
+                outcomes[run.name] = str(error)
             else:
-                adopted.append(run.name)
-    return adopted
+                outcomes[run.name] = ""
+    return outcomes
 
 
 class Adoption:
@@ -46,8 +47,14 @@ class Adoption:
     def __init__(self, backend: Backend, say: Callable[[str], None]) -> None:
         self._backend, self._say = backend, say
         self._first = asyncio.Event()
+        self._outcomes: dict[str, str] = {}
         loop = asyncio.get_running_loop()  # may raise RuntimeError: before the coroutine is created
         self._task = loop.create_task(self._work())
+
+    async def first_outcomes(self) -> dict[str, str]:
+        """Wait for the first look; return the lost runs that it found, with an error or ''."""
+        await self._first.wait()
+        return self._outcomes
 
     async def close(self) -> None:
         """Wait for the first look, and stop."""
@@ -59,8 +66,12 @@ class Adoption:
     async def _work(self) -> None:
         while True:
             try:
-                for name in await adopt_lost(self._backend, await self._backend.snapshot()):
-                    self._say(f"{name} had lost its supervisor and has a new one.")
+                outcomes = await adopt_lost(self._backend, await self._backend.snapshot())
+                if not self._first.is_set():
+                    self._outcomes = outcomes
+                for name, error in outcomes.items():
+                    if not error:
+                        self._say(f"{name} had lost its supervisor and has a new one.")
             except L2RError as error:
                 _log.warning("%s", error)
             finally:

@@ -12,7 +12,7 @@ from l2rtui.errors import BackendError, ConfigError
 from runtime.base import bounded_json
 from runtime.base.atomic_files import write_private
 
-VIEWS: Final = ("slots", "seeds", "pods", "nodes", "events")
+VIEWS: Final = ("slots", "runs", "pods", "nodes", "events", "seeds")
 MAX_FILTERS: Final = 200
 
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import l2rtui
+from l2rtui import __version__, commit
 from l2rtui.cloud.aws import ecr
 from l2rtui.cloud.aws.clients import Cloud
 from l2rtui.cloud.images import buildx, credentials
@@ -29,8 +32,9 @@ from l2rtui.cloud.images.engine import (
     Message,
 )
 from l2rtui.cloud.images.registry import Registry
+from l2rtui.config import state_dir
 from l2rtui.domain.imageref import HUB, ImageRef, ecr_region, parse_image
-from l2rtui.errors import BackendError, L2RError, UsageError
+from l2rtui.errors import BackendError, L2RError, RefusedError, UsageError
 from l2rtui.services import journal
 
 BASE_NAME = "l2rtui-base"
@@ -110,10 +114,15 @@ class Recipe:
 async def find_source(folder: str = "") -> SourceTree:
     """Return the source tree in a folder; by default the working directory, a parent of it, or this program's own.
 
+    An installed program has no tree: a folder of its own files is made.
+
     Raises:
-        UsageError: no source tree was found.
+        UsageError: no source tree was found. BackendError: the folder cannot be written.
     """
     source_folder = await asyncio.to_thread(_source_folder, folder)
+    if source_folder is None:
+        source_folder = await asyncio.to_thread(write_source, state_dir() / "image-source", replaces=True)
+        return SourceTree(source_folder, commit()[:12] or f"v{__version__}", is_dirty=False)
     revision = (await _git(source_folder, "rev-parse", "--short=12", "HEAD")).strip()
     changed = revision and (await _git(source_folder, "status", "--porcelain", "--", *_SOURCES)).strip()
     return SourceTree(source_folder, revision, bool(changed))
@@ -140,13 +149,41 @@ def destination(name: str) -> ImageRef:
     return image if image.tag else image.tagged("latest")
 
 
-def _source_folder(folder: str) -> Path:
+def write_source(folder: Path, *, replaces: bool = False) -> Path:
+    """Write what an image is built from into a folder: Dockerfiles, pins and the runtime of this program.
+
+    Args:
+        replaces: The folder is ours: what an earlier version wrote there is replaced.
+
+    Raises:
+        RefusedError: the folder has contents. BackendError: it cannot be written.
+    """
+    package = Path(l2rtui.__file__).parent
+    try:
+        if not replaces and folder.is_dir() and any(folder.iterdir()):
+            raise RefusedError(f"{folder} is not empty.", "Name a new folder.")
+        for name in _SOURCES:
+            if replaces:
+                shutil.rmtree(folder / name, ignore_errors=True)
+            # Installed, the first two are in the package; in a source tree all are beside it.
+            source = package / name if (package / name).is_dir() else package.parent / name
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    except (OSError, shutil.Error) as error:
+        sentence = f"The source of the image was not written to {folder}: {error}."
+        raise BackendError(sentence, "Name another folder, or a source tree with --source.") from error
+    return folder
+
+
+def _source_folder(folder: str) -> Path | None:
+    """Return the folder of a source tree; None where the program is installed without one."""
     here = Path.cwd()
     own = Path(__file__).resolve().parents[2]
     places = [Path(folder).resolve()] if folder else [here, *here.parents, own]
     for place in places:
         if (place / "docker" / "Dockerfile.node").is_file():
             return place
+    if not folder and (Path(l2rtui.__file__).parent / "docker" / "Dockerfile.node").is_file():
+        return None
     sentence = f"There is no docker/Dockerfile.node in {folder or here}."
     raise UsageError(sentence, "Name the source tree with --source.")
 

@@ -14,6 +14,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 
 from l2rtui.backends.base import Backend
+from l2rtui.backends.common import workdirs
 from l2rtui.backends.common.refusals import SlotTakenError
 from l2rtui.config import user_name
 from l2rtui.domain.change import apply
@@ -155,7 +156,8 @@ async def prepare_runs(
     if backend.renderer is not None:
         plan = await backend.renderer.planned(plan)
     ignored = () if backend.renderer is not None else _ignored(specs)
-    checks = (*check_training(plan, snapshot), *check_elastic(plan), *await backend.check(plan))
+    own_code = await asyncio.to_thread(lambda: tuple(workdirs.findings_of(specs)))
+    checks = (*own_code, *check_training(plan, snapshot), *check_elastic(plan), *await backend.check(plan))
     facts = dict.fromkeys((*notes, *ignored, *checks))
     placing = Placing(pins, policy, overcommit, excluded)
     return CheckedPlan(plan, preflight(plan, snapshot, facts), source, placing, notes)

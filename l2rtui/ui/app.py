@@ -398,7 +398,7 @@ class L2RApp(KeyQueueApp):
         async def refresh() -> None:
             snapshot = await self.ctx.backend.snapshot()
             self.cluster.snapshot = snapshot
-            self.background.say("looked again")
+            self.background.say("refreshed")
             await self._ask_rights()
 
         self.background.start(refresh(), group="look", what="looking again", is_exclusive=True)

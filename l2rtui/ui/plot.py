@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 _DOTS: Final = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 """Bits of a braille character, by column and row of the dot."""
 SPREAD: Final = "░"
-"""Cell inside a spread: no line looks like it, even without colours."""
+"""Empty cell inside a spread: no line looks like it, even without colours."""
 DOT_COLUMNS: Final = 2
 """Columns of dots in a cell."""
 _DOT_ROWS: Final = 4
@@ -37,10 +37,16 @@ class PlotLine(NamedTuple):
 
 
 class PlotPart(NamedTuple):
-    """Adjacent cells that belong to one line; ``owner`` is its number, -1 for empty cells."""
+    """Adjacent cells that belong to one line.
+
+    Attributes:
+        owner: Number of the line, -1 for empty cells.
+        is_inside: The cells are inside a spread, which is their background.
+    """
 
     text: str
     owner: int
+    is_inside: bool = False
 
 
 def plot(lines: Sequence[PlotLine], width: int, height: int) -> list[list[PlotPart]]:
@@ -54,11 +60,13 @@ def plot(lines: Sequence[PlotLine], width: int, height: int) -> list[list[PlotPa
     """
     cells = [[" "] * width for _ in range(height)]
     owners = [[-1] * width for _ in range(height)]
+    insides = [[False] * width for _ in range(height)]
     for number, line in enumerate(lines):
         for x, top, bottom in _spans_of_spread(line, height):
             for y in range(top, bottom + 1):
                 cells[y][x] = SPREAD
                 owners[y][x] = number
+                insides[y][x] = True
     for number, line in enumerate(lines):
         for x, top, bottom in _spans_of_line(line.values, height):
             column, cell = _DOTS[x % DOT_COLUMNS], x // DOT_COLUMNS
@@ -68,12 +76,12 @@ def plot(lines: Sequence[PlotLine], width: int, height: int) -> list[list[PlotPa
                 dots = max(before, _FIRST)
                 row[cell] = chr(dots | column[y % _DOT_ROWS])
                 owners[y // _DOT_ROWS][cell] = number
-    return [_parts(*row) for row in zip(cells, owners, strict=True)]
+    return [_parts(*row) for row in zip(cells, owners, insides, strict=True)]
 
 
-def _parts(cells: list[str], owners: list[int]) -> list[PlotPart]:
-    pairs = groupby(zip(owners, cells, strict=True), key=itemgetter(0))
-    return [PlotPart("".join(char for _, char in group), owner) for owner, group in pairs]
+def _parts(cells: list[str], owners: list[int], insides: list[bool]) -> list[PlotPart]:
+    groups = groupby(zip(owners, insides, cells, strict=True), key=itemgetter(0, 1))
+    return [PlotPart("".join(char for *_, char in group), *look) for look, group in groups]
 
 
 def _spans_of_line(values: Sequence[float], height: int) -> Iterator[tuple[int, int, int]]:

@@ -28,6 +28,8 @@ class TextStyle(Enum):
 
     PLAIN = "plain"
     DIM = "dim"
+    FAINT = "faint"
+    HEADING = "heading"
     STRONG = "strong"
     OK = "ok"
     WAIT = "wait"
@@ -36,6 +38,7 @@ class TextStyle(Enum):
     FAULT = "fault"
     DONE = "done"
     ACCENT = "accent"
+    SELECTED = "selected"
     STAGED = "staged"
     HUE0 = "hue0"
     HUE1 = "hue1"
@@ -43,10 +46,25 @@ class TextStyle(Enum):
     HUE3 = "hue3"
     HUE4 = "hue4"
     HUE5 = "hue5"
+    BAND0 = "band0"
+    BAND1 = "band1"
+    BAND2 = "band2"
+    BAND3 = "band3"
+    BAND4 = "band4"
+    BAND5 = "band5"
 
 
 HUES: Final = (TextStyle.HUE0, TextStyle.HUE1, TextStyle.HUE2, TextStyle.HUE3, TextStyle.HUE4, TextStyle.HUE5)
 """Styles without a meaning, to distinguish items: owners in the slot grid, pods in a merged log."""
+BANDS: Final = (
+    TextStyle.BAND0,
+    TextStyle.BAND1,
+    TextStyle.BAND2,
+    TextStyle.BAND3,
+    TextStyle.BAND4,
+    TextStyle.BAND5,
+)
+"""The hues, on a background of their own colour: inside the spread of a curve."""
 
 
 class Span(NamedTuple):
@@ -64,6 +82,8 @@ _LEVEL_STYLES: Final = {**{level: TextStyle(level.value) for level in Level}, Le
 _BARS: Final = "▁▂▃▄▅▆▇█"
 NOTHING: Final = "-"
 """Text for an unknown value."""
+QUEUED: Final = " (queued)"
+"""End of the name of a run that waits for room instead of being launched."""
 
 
 def style_of_level(level: Level) -> TextStyle:
@@ -96,6 +116,17 @@ def percent(part: float | None, total: float) -> str:
 def load_bar(percent_busy: float) -> str:
     """Draw a load of 0 to 100 % in one column, in eight steps."""
     return _BARS[min(7, max(0, int(percent_busy / 12.5)))]
+
+
+_BUSY, _FULL = 50, 85
+"""Percent from which a load is drawn as busy, and as full."""
+
+
+def load_style(percent_busy: float) -> TextStyle:
+    """Return the style of a load of 0 to 100 %."""
+    if percent_busy >= _FULL:
+        return TextStyle.BAD
+    return TextStyle.WARN if percent_busy >= _BUSY else TextStyle.OK
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

@@ -11,7 +11,7 @@ from rich.style import Style
 from textual.color import Color
 from textual.theme import Theme
 
-from l2rtui.ui.text import HUES, TextStyle
+from l2rtui.ui.text import BANDS, HUES, TextStyle
 
 _COLOURS: Final = {
     # variable: dark, light, contrast
@@ -21,15 +21,19 @@ _COLOURS: Final = {
     "success": ("#86b878", "#3f7d32", "#00ff00"),
     "warning": ("#d9a65a", "#9a6200", "#ffaf00"),
     "error": ("#f2777f", "#b3303a", "#ff5f5f"),
-    "foreground": ("#c8ced6", "#24292f", "#ffffff"),
+    "foreground": ("#d5dae1", "#24292f", "#ffffff"),
     "background": ("#12161b", "#fbfbf9", "#000000"),
     "surface": ("#171c22", "#f3f3f0", "#000000"),
     "panel": ("#232a33", "#e4e4df", "#303030"),
     "l2r-dim": ("#74808e", "#6a737d", "#d0d0d0"),
+    "l2r-faint": ("#4c5662", "#a3a9ae", "#9a9a9a"),
+    "l2r-heading": ("#5d80ad", "#4a6f9f", "#5fd7ff"),
+    "l2r-band": ("#20272f", "#e6e6e1", "#303030"),
     "l2r-strong": ("#eef1f5", "#000000", "#ffffff"),
     "l2r-rule": ("#333c47", "#c9c9c2", "#ffffff"),
-    "l2r-cursor": ("#2a3542", "#e4e4df", "#444444"),
-    "l2r-cursor-focus": ("#2f4a68", "#c5d7ee", "#0000d7"),
+    "l2r-cursor": ("#242c36", "#ecece8", "#444444"),
+    "l2r-cursor-focus": ("#7aa2d8", "#2f5f9e", "#ffff00"),
+    "l2r-selected": ("#0c1117", "#ffffff", "#000000"),
     "l2r-hue0": ("#7aa2d8", "#2f5f9e", "#5fd7ff"),
     "l2r-hue1": ("#b48ead", "#7c4a78", "#ff87ff"),
     "l2r-hue2": ("#6fb3b8", "#1f7a80", "#5fffaf"),
@@ -80,6 +84,8 @@ def plain(text: str) -> str:
 _VARIABLES: Final = {
     TextStyle.PLAIN: "foreground",
     TextStyle.DIM: "l2r-dim",
+    TextStyle.FAINT: "l2r-faint",
+    TextStyle.HEADING: "l2r-heading",
     TextStyle.STRONG: "l2r-strong",
     TextStyle.OK: "success",
     TextStyle.WAIT: "secondary",
@@ -89,9 +95,17 @@ _VARIABLES: Final = {
     TextStyle.DONE: "l2r-dim",
     TextStyle.ACCENT: "accent",
     TextStyle.STAGED: "warning",
+    TextStyle.SELECTED: "l2r-selected",
     **{hue: f"l2r-{hue.value}" for hue in HUES},
+    **{band: f"l2r-{hue.value}" for band, hue in zip(BANDS, HUES, strict=True)},
 }
-_FALLBACKS: Final = {"l2r-dim": "foreground-muted", "l2r-strong": "foreground", "l2r-rule": "panel"}
+_FALLBACKS: Final = {
+    "l2r-dim": "foreground-muted",
+    "l2r-faint": "foreground-disabled",
+    "l2r-strong": "foreground",
+    "l2r-selected": "button-color-foreground",
+    "l2r-rule": "panel",
+}
 
 Palette = Mapping[TextStyle, Style]
 
@@ -107,12 +121,16 @@ _CONTRASTS: Final = {
     TextStyle.WAIT: 0.7,
     TextStyle.OK: 0.65,
     TextStyle.DONE: 0.55,
+    TextStyle.HEADING: 0.6,
     TextStyle.DIM: 0.55,
+    TextStyle.FAINT: 0.35,
 }
 """Contrast with the background without colours, 0 to 1: by lightness of the colours, a fault would be darker than
 normal text.
 """
 _HUE_CONTRAST: Final = 0.7
+_BAND_SHARE: Final = 0.25
+"""Part of its hue in the background of a band."""
 
 
 def palette(variables: Mapping[str, str], *, has_colours: bool = True) -> Palette:
@@ -121,10 +139,12 @@ def palette(variables: Mapping[str, str], *, has_colours: bool = True) -> Palett
     """
     # Textual's themes lack the ``l2r-`` variables and get fallbacks. Only the used colours are the key of the
     # cache: a theme has some hundred other variables.
+    background = variables.get("background") or "#000000"
     if has_colours:
-        return _palette(tuple(_colour(variables, name) for name in _VARIABLES.values()))
-    is_dark = Color.parse(variables.get("background") or "#000000").brightness < 0.5
-    return _palette(tuple(_grey(_CONTRASTS.get(style, _HUE_CONTRAST), is_dark=is_dark) for style in _VARIABLES))
+        return _palette(tuple(_colour(variables, name) for name in _VARIABLES.values()), background)
+    is_dark = Color.parse(background).brightness < 0.5
+    greys = (_grey(_CONTRASTS.get(style, _HUE_CONTRAST), is_dark=is_dark) for style in _VARIABLES)
+    return _palette(tuple(greys), background)
 
 
 def _grey(contrast: float, *, is_dark: bool) -> str:
@@ -133,22 +153,25 @@ def _grey(contrast: float, *, is_dark: bool) -> str:
 
 
 @lru_cache(maxsize=8)
-def _palette(colours: tuple[str, ...]) -> Palette:
+def _palette(colours: tuple[str, ...], background: str) -> Palette:
     styles = {
         text_style: Style(color=Color.parse(colour).rich_color)
         for text_style, colour in zip(_VARIABLES, colours, strict=True)
     }
     # Bold and reverse carry the meaning on a terminal without colours.
-    for text_style in (TextStyle.STRONG, TextStyle.BAD):
+    for text_style in (TextStyle.STRONG, TextStyle.BAD, TextStyle.HEADING):
         styles[text_style] += Style(bold=True)
     for text_style in (TextStyle.FAULT, TextStyle.STAGED):
         styles[text_style] += Style(bold=True, reverse=True)
+    for band, hue in zip(BANDS, HUES, strict=True):
+        behind = Color.parse(background).blend(Color.parse(colours[list(_VARIABLES).index(hue)]), _BAND_SHARE)
+        styles[band] += Style(bgcolor=behind.rich_color)
     return styles
 
 
 def colour(variables: Mapping[str, str], name: str) -> Style:
-    """Return the background style of a variable: ``l2r-cursor``, ``l2r-cursor-focus``."""
-    fallback = "primary-muted" if name == "l2r-cursor-focus" else "panel"
+    """Return the background style of a variable: ``l2r-cursor``, ``l2r-cursor-focus``, ``l2r-band``."""
+    fallback = "primary" if name == "l2r-cursor-focus" else "panel"
     return _background(variables.get(name) or variables.get(fallback) or "ansi_default")
 
 
@@ -170,5 +193,6 @@ def _background(value: str) -> Style:
 
 def _colour(variables: Mapping[str, str], name: str) -> str:
     value = variables.get(name) or variables.get(_FALLBACKS.get(name, "primary")) or ""
-    # "auto" means black or white, depending on the background; only Textual's style sheets can resolve it.
-    return "ansi_default" if not value or value.startswith("auto") else value
+    # "auto" means black or white, depending on the background; only Textual's style sheets can resolve it, and the
+    # share behind a colour of the terminal.
+    return "ansi_default" if not value or value.startswith("auto") else value.partition(" ")[0]

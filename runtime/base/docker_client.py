@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from runtime.base import bounded_json
 from runtime.base.docker_endpoint import DockerEndpoint, EngineError, find_endpoint
+from runtime.base.installation import install_hint
 
 REQUEST_SECONDS: Final = 60.0
 BLOCK_BYTES: Final = 1 << 16
@@ -217,7 +218,7 @@ def _connected(endpoint: DockerEndpoint) -> Any:
         from docker.tls import TLSConfig
     except ImportError:
         sentence = "A Docker Engine is reached through Docker's library for Python, which is not installed."
-        raise EngineError(0, sentence, "Install it: `pip install 'l2rtui[docker]'`.") from None
+        raise EngineError(0, sentence, install_hint("docker")) from None
     try:
         if endpoint.socket_path:
             # The library leaves the socket of a refused connection open; this one is closed.

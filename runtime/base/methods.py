@@ -37,7 +37,6 @@ _SCHULMAN: Final = "Schulman et al. 2017, arXiv:1707.06347"
 _ESPEHOLT: Final = "Espeholt et al. 2018, arXiv:1802.01561"
 _MNIH: Final = "Mnih et al. 2015, doi:10.1038/nature14236"
 _FUJIMOTO: Final = "Fujimoto et al. 2018, arXiv:1802.09477"
-_RACING: Final = "tuned on racing, tests/bench/racing.py"
 
 
 class Actions(Protocol):
@@ -218,6 +217,21 @@ _VALUE_COST: Final = setting(
     "Weight of the value's error.", when="Lower it where the value drowns the policy's gradient."
 )
 _CRITICS: Final = "Step size of the critics (Adam)."
+_ADAM_EPS: Final = setting(
+    "Number that Adam adds to its denominator.",
+    when="1e-5 repeats PPO of Stable-Baselines3 and CleanRL, 1e-4 CleanRL's SAC on Atari.",
+    source="Kingma & Ba 2015, arXiv:1412.6980",
+)
+_JOINT_CLIPPING: Final = setting(
+    "One norm over the gradients of policy and value together; false clips each network by its own.",
+    when="Stable-Baselines3 and CleanRL clip them together: a large error of the value then also shortens the "
+    "policy's step.",
+)
+_SHARED_LAYERS: Final = setting(
+    "The value is one layer on the policy's last hidden layer; false gives it a network of its own. With memory it "
+    "always reads the memory.",
+    when="CleanRL's Atari PPO: half of the convolutions, but value_cost then weighs two losses of one network.",
+)
 
 
 def _annealed(what: str) -> Any:
@@ -234,7 +248,7 @@ _ANNEALED: Final = _annealed("the step size falls")
 
 @dataclass(frozen=True, slots=True)
 class SACConfig(ReplayConfig):
-    """Soft actor-critic. The defaults were chosen on the racing environment, see tests/bench/racing.py."""
+    """Soft actor-critic with the paper's defaults; racing and l2r take those of `runtime.base.presets.RACING`."""
 
     label: ClassVar[str] = "SAC"
 
@@ -242,27 +256,27 @@ class SACConfig(ReplayConfig):
         Widths,
         setting(
             "Widths of the hidden layers of actor and critics.",
-            when="Wider costs time before it costs quality on a CPU.",
+            when="[128, 128] costs a third of the time on a CPU, and is enough for racing.",
             unit="units",
-            source=_RACING,
+            source=_HAARNOJA,
         ),
     ] = replay_memory.SAC_HIDDEN
     gamma: Annotated[
         Share,
         setting(
-            "Discount a step; 1 / (1 - gamma) steps is how far ahead the policy cares: 50, or 5 s of driving.",
-            when="0.99 is usual elsewhere.",
-            source=_RACING,
+            "Discount a step; 1 / (1 - gamma) steps is how far ahead the policy cares.",
+            when="Racing takes 0.98: 50 steps, or 5 s of driving.",
+            source=_HAARNOJA,
         ),
-    ] = 0.98
+    ] = 0.99
     tau: Annotated[
         Share,
         setting(
             "Share of the critics that the target critics take over in one update.",
-            when="The paper's 0.005 is calmer.",
+            when="Racing takes 0.01, which learns sooner and less calmly.",
             source=_HAARNOJA,
         ),
-    ] = 0.01
+    ] = 0.005
     target_updates: Annotated[
         Count,
         setting(
@@ -276,14 +290,14 @@ class SACConfig(ReplayConfig):
         Positive,
         setting(
             "Step size of the actor (Adam).",
-            when="1e-3 laps as soon, but forgets how to again and again in a long run.",
-            source=_RACING,
+            when="Racing takes 5e-4; with 1e-3 it forgets how to lap again and again in a long run.",
+            source=_HAARNOJA,
         ),
-    ] = 5e-4
+    ] = 3e-4
     critic_lr: Annotated[
         Positive,
-        setting(_CRITICS, when="Lower actor_lr and critic_lr to 3e-4 where the returns swing.", source=_RACING),
-    ] = 5e-4
+        setting(_CRITICS, when="Lower actor_lr and critic_lr where the returns swing.", source=_HAARNOJA),
+    ] = 3e-4
     alpha_lr: Annotated[
         NotNegative,
         setting(
@@ -291,16 +305,48 @@ class SACConfig(ReplayConfig):
             when="0 always keeps `init_alpha`.",
             source=_HAARNOJA,
         ),
-    ] = 1e-3
+    ] = 3e-4
+    adam_eps: Annotated[Positive, _ADAM_EPS] = 1e-8
     anneal_updates: Annotated[Count | None, _annealed("the three step sizes fall")] = None
     init_alpha: Annotated[
         Positive,
         setting(
             "Temperature at the start.",
-            when="A few percent of the largest reward explores without drowning it.",
+            when="A few percent of the largest reward explores without drowning it: 0.1 for racing.",
             unit="reward a nat",
+            source=_HAARNOJA,
         ),
-    ] = 0.1
+    ] = 1.0
+    alpha_end: Annotated[
+        Positive | None,
+        setting(
+            "Final temperature of a schedule that replaces learning it: the temperature falls from `init_alpha` by "
+            "equal factors. null learns it by `alpha_lr`.",
+            when="Where the bonus for a random policy exceeds the reward of the goal, as in LunarLander; set "
+            "alpha_updates and alpha_lr: 0 with it.",
+            unit="reward a nat",
+            example=0.01,
+        ),
+    ] = None
+    alpha_updates: Annotated[
+        Count | None,
+        setting(
+            "Updates over which the temperature falls to `alpha_end`.",
+            when="Set it with alpha_end.",
+            unit="updates",
+            example=100_000,
+        ),
+    ] = None
+    entropy_in_target: Annotated[
+        bool,
+        setting(
+            "The critics' target counts the policy's entropy as reward, as in the paper; false leaves it to the "
+            "actor's loss.",
+            when="False where the values grow although the returns do not, which means that the policy is paid for "
+            "being random.",
+            source="Zhou et al. 2022, arXiv:2209.10081",
+        ),
+    ] = True
     target_entropy: Annotated[
         float | None,
         setting(
@@ -333,6 +379,17 @@ class SACConfig(ReplayConfig):
             source="R2D2, Kapturowski et al. 2019",
         ),
     ] = 0
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot learn, with a ValueError that says what they may be."""
+        ReplayConfig.__post_init__(self)
+        if (self.alpha_end is None) != (self.alpha_updates is None):
+            raise ValueError("SAC: alpha_end and alpha_updates go together; set both or neither")
+        if self.alpha_end is not None and self.alpha_lr:
+            raise ValueError(
+                f"SAC: alpha_lr is {self.alpha_lr}; with alpha_end the temperature follows its schedule and is not "
+                "learned, so set alpha_lr: 0"
+            )
 
     @classmethod
     def head(cls, action: Actions) -> Head:
@@ -380,6 +437,7 @@ class PPOConfig(RolloutConfig):
         ),
     ] = 0.2
     lr: Annotated[Positive, _STEP_SIZE] = 3e-4
+    adam_eps: Annotated[Positive, _ADAM_EPS] = 1e-8
     anneal_updates: Annotated[Count | None, _ANNEALED] = None
     entropy_cost: Annotated[NotNegative, _ENTROPY_COST] = 0.0
     value_cost: Annotated[Positive, _VALUE_COST] = 0.5
@@ -394,6 +452,8 @@ class PPOConfig(RolloutConfig):
         ),
     ] = None
     max_grad_norm: Annotated[Positive, _GRADIENT_NORM] = 0.5
+    joint_clipping: Annotated[bool, _JOINT_CLIPPING] = False
+    shared_layers: Annotated[bool, _SHARED_LAYERS] = False
     target_kl: Annotated[
         Positive | None,
         setting(
@@ -466,10 +526,13 @@ class ImpalaConfig(RolloutConfig):
         ),
     ] = 1.0
     lr: Annotated[Positive, _STEP_SIZE] = 6e-4
+    adam_eps: Annotated[Positive, _ADAM_EPS] = 1e-8
     anneal_updates: Annotated[Count | None, _ANNEALED] = None
     entropy_cost: Annotated[NotNegative, _ENTROPY_COST] = 0.01
     value_cost: Annotated[Positive, _VALUE_COST] = 0.5
     max_grad_norm: Annotated[Positive, _GRADIENT_NORM] = 40.0
+    joint_clipping: Annotated[bool, _JOINT_CLIPPING] = False
+    shared_layers: Annotated[bool, _SHARED_LAYERS] = False
     clip: Annotated[
         Positive | None,
         setting(
@@ -524,6 +587,7 @@ class BCConfig(ReplayConfig):
         ),
     ] = "ppo"
     lr: Annotated[Positive, _STEP_SIZE] = 1e-3
+    adam_eps: Annotated[Positive, _ADAM_EPS] = 1e-8
     anneal_updates: Annotated[Count | None, _ANNEALED] = None
 
 
@@ -534,6 +598,7 @@ class DQNConfig(ReplayConfig):
     label: ClassVar[str] = "DQN"
 
     lr: Annotated[Positive, _STEP_SIZE] = 5e-4
+    adam_eps: Annotated[Positive, _ADAM_EPS] = 1e-8
     anneal_updates: Annotated[Count | None, _ANNEALED] = None
     target_updates: Annotated[
         Count,
@@ -616,6 +681,7 @@ class TD3Config(ReplayConfig):
         Positive,
         setting(_CRITICS, when="Lower actor_lr and critic_lr where the returns swing.", source=_FUJIMOTO),
     ] = 1e-3
+    adam_eps: Annotated[Positive, _ADAM_EPS] = 1e-8
     anneal_updates: Annotated[Count | None, _annealed("both step sizes fall")] = None
     policy_delay: Annotated[
         Count,

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, Literal
+
+from runtime.base import presets
 
 REPLAY_CAPACITY: Final = 500_000
 """Default of the setting ``replay_capacity``, transitions."""
@@ -36,7 +39,7 @@ CONVOLUTIONS: Final = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """Default of the setting ``convolutions``: output channels, kernel size and stride of each."""
 HIDDEN: Final = (64, 64)
 """Default of a method's ``hidden``."""
-SAC_HIDDEN: Final = (128, 128)
+SAC_HIDDEN: Final = (256, 256)
 """Default of SAC's ``hidden``."""
 PPO_MINIBATCH_SIZE: Final = 256
 """Default of PPO's ``minibatch_size``."""
@@ -207,6 +210,8 @@ def memory_of_settings(
 
     ``pictures`` are height, width and channels of each image in an observation.
     """
+    with suppress(ValueError):  # a wrong preset is refused elsewhere
+        settings = presets.completed(settings)
     algorithm, is_own = settings.get("algorithm", "sac"), settings.get("collect") == "device"
     method = settings.get(algorithm, {}) or {}
     rows: tuple[int, int] | None = None

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
-from runtime.base import environments, replay_memory
+from runtime.base import environments, presets, replay_memory
 from runtime.base.environments import CLASS_NAME
 from runtime.base.methods import METHODS, SACConfig
 from runtime.base.setting import Count, Natural, Positive, Widths, read_fields, setting, types_of, unknown
@@ -70,6 +70,17 @@ class Settings:
             "impala. Recorded episodes: bc. random does not learn.",
         ),
     ] = "sac"
+    preset: Annotated[
+        Literal["sb3", "cleanrl", "cleanrl-continuous", "cleanrl-atari"] | None,
+        setting(
+            "Defaults of another library for ppo, sac, td3 or dqn, instead of those here; values in the spec take "
+            "precedence. null takes the defaults of this page; for racing and l2r those that were tuned on racing.",
+            when="To compare a run with published ones. cleanrl-continuous and cleanrl-atari are PPO of "
+            "ppo_continuous_action.py and ppo_atari.py.",
+            source="Stable-Baselines3 2.x; CleanRL, the script of each method",
+            example="sb3",
+        ),
+    ] = None
     method: Annotated[Options, setting("Settings of a method of your own, by name.", example={"lr": 0.001})] = (
         field(default_factory=dict)
     )
@@ -545,6 +556,10 @@ def read(overrides: Mapping[str, Any]) -> tuple[Settings | None, list[str]]:
         mistakes.append(unknown(name, types_of(Settings), "", near))
     if mistakes:
         return None, mistakes
+    try:
+        values = presets.completed(values)
+    except ValueError as error:
+        return None, [str(error)]
     # Defaults that follow from another setting, as long as the settings do not say otherwise.
     if values.get("collect") == "device":
         values.setdefault("num_envs", replay_memory.DEVICE_NUM_ENVS)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal, Self
 
-from runtime.base import environments
+from runtime.base import environments, presets
 from runtime.base.environments import CLASS_NAME
 from runtime.base.methods import (
     METHODS,
@@ -25,7 +25,7 @@ from runtime.base.methods import (
     RolloutConfig,
     SACConfig,
 )
-from runtime.base.replay_memory import DEVICE_MINIBATCHES, MEMORY_SIZE
+from runtime.base.replay_memory import DEVICE_MINIBATCHES, MEMORY_SIZE, PPO_BATCH_STEPS, PPO_MINIBATCH_SIZE
 from runtime.base.setting import Count, read_fields, setting
 from runtime.base.training import Settings, read
 
@@ -133,7 +133,11 @@ def config_of(settings: Settings, methods: Mapping[str, type[MethodConfig]]) -> 
     block = name if name in METHODS else "method"
     values = {**shared, **getattr(settings, block)}
     if name == "bc" and (going_on := METHODS.get(str(values.get("for_method", "ppo")))) is not None:
-        values = {"hidden": list(going_on().hidden), **values}
+        tuned = presets.of_environment(settings.environment, values.get("for_method", "ppo"))
+        values = {"hidden": tuned.get("hidden", list(going_on().hidden)), **values}
+    batch = values.get("batch_steps", PPO_BATCH_STEPS)
+    if kind is PPOConfig and isinstance(batch, int) and batch < PPO_MINIBATCH_SIZE:
+        values = {"minibatch_size": batch, **values}
     if settings.collect == "device" and issubclass(kind, RolloutConfig):
         values = _device_batch(settings, block, values)
     return kind.read(values)
@@ -180,6 +184,8 @@ def broken_rules(settings: Settings, config: MethodConfig | None) -> Iterator[st
         yield from _about_memory(settings, config)
     if isinstance(config, RolloutConfig):
         yield from _about_rollouts(settings, config)
+    if isinstance(config, ReplayConfig) and settings.collect == "workers":
+        yield from _about_sums(settings, config)
     is_tuned = encoder is not None and not encoder.is_frozen
     if is_tuned and (sends_gradients(config) or settings.algorithm not in LEARN_ENCODERS):
         names = ", ".join(LEARN_ENCODERS)
@@ -253,6 +259,13 @@ def _about_rollouts(settings: Settings, config: RolloutConfig) -> Iterator[str]:
             f"{settings.algorithm}: batch_steps is {config.batch_steps}; it must be a multiple of num_envs x "
             f"segment_steps = {settings.segment_transitions}"
         )
+    if isinstance(config, PPOConfig) and config.minibatch_size > config.batch_steps:
+        yield (
+            f"PPO: minibatch_size is {config.minibatch_size}; a minibatch is part of a batch, so it must be at "
+            f"most batch_steps = {config.batch_steps}"
+        )
+    if isinstance(config, ImpalaConfig) and config.sends_gradients and config.shared_layers:
+        yield "IMPALA: shared_layers cannot be combined with sends_gradients; leave out one of the two"
 
 
 def _about_network(
@@ -281,6 +294,15 @@ def _about_collection(settings: Settings, config: MethodConfig | None, *, is_fro
         )
     if settings.remote_inference and (sends_gradients(config) or settings.algorithm == "random"):
         yield "remote_inference works where workers act by a policy and send what they see: sac, ppo, impala"
+
+
+def _about_sums(settings: Settings, config: ReplayConfig) -> Iterator[str]:
+    """Yield a sentence where most transitions would sum fewer rewards than asked: a sum ends with its segment."""
+    if config.n_step > 1 and config.n_step > settings.segment_steps // 2:
+        yield (
+            f"{settings.algorithm}: n_step is {config.n_step}; rewards are summed within a segment, so "
+            f"segment_steps must be at least {2 * config.n_step}, and it is {settings.segment_steps}"
+        )
 
 
 def _about_experience(settings: Settings, config: MethodConfig | None) -> Iterator[str]:

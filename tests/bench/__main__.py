@@ -49,6 +49,7 @@ BENCHES = {
     "exchange workers": Bench("", 1, "--segments 300"),
     "gpu": Bench("a GPU, or --device cpu", 8, "--device cpu --tiny --sections machine"),
     "halving": Bench("", 22, "--env-steps 10240 --rates 1"),
+    "kills": Bench("", 40, "--strikes 2 --only kill stop"),
     "kubernetes_destroy": Bench(CLUSTER, 60, "2"),
     "kubernetes_scale": Bench(f"{CLUSTER} with 200 stand-in nodes", 15, "fill --pods 5"),
     "learn_to_race": Bench("a checkout of github.com/learn-to-race/l2r", 1, ""),

@@ -14,13 +14,14 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import gymnasium
 import numpy as np
 import torch
 
+from runtime.base.presets import RACING
 from runtime.rl.algos.actor import ActorShape, NumpyActor
 from runtime.rl.algos.configs import SACConfig
 from runtime.rl.algos.off_policy.sac import SAC
@@ -223,7 +224,7 @@ def main() -> None:
     print_speed()
     baseline = random_progress(args.track)
     print(f"{args.track}: the random policy makes {baseline:.1f} m")
-    config = replace(SACConfig(), **args.sac)
+    config = SACConfig.read({**RACING["sac"], **args.sac})
     summaries = []
     for seed in range(args.first_seed, args.first_seed + args.seeds):
         print(f"seed {seed}")

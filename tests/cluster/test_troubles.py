@@ -15,10 +15,10 @@ import pytest
 from l2rtui.backends.kubernetes.api.client import MERGE_PATCH, connect
 from l2rtui.backends.kubernetes.backend import KubernetesBackend
 from l2rtui.backends.kubernetes.state.cluster_watch import ClusterWatch
-from l2rtui.cli.run_waiting import Goal, RunWaiter, WaitCondition, WaitOutcome
 from l2rtui.config import Settings, user_name
 from l2rtui.domain.runstatus import NO_REPORTS, learning_state, run_status
 from l2rtui.services.monitor import Monitor
+from l2rtui.services.run_waiting import Goal, RunWaiter, WaitCondition, WaitOutcome
 from l2rtui.ui.state.connection_status import ConnectionStatus, right_of
 from l2rtui.ui.state.run_notifications import RunNotifications
 from tests.cluster import roles

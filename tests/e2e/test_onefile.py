@@ -38,6 +38,8 @@ INSIDE = f"mount -t proc proc {{root}}/proc && exec chroot {{root}} /bin/env -i 
 
 @pytest.fixture(scope="session")
 def one_file(tmp_path_factory):
+    if release := os.environ.get("L2R_RELEASE"):  # what is to be released, not another build of it
+        return Path(release, "l2rtui").resolve()
     out = tmp_path_factory.mktemp("onefile") / "l2rtui"
     words = [
         sys.executable,
@@ -49,6 +51,33 @@ def one_file(tmp_path_factory):
     done = subprocess.run([*words, "--out", str(out)], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return out
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_new_spec_trains_with_the_runtime_on_the_path(one_file, tmp_path):
+    """Outside of the source tree; the file has the app, and a runtime on the PATH the commands of the run."""
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+
+    def run(*words):
+        argv = ["/usr/bin/env", "-i", f"HOME={tmp_path}", f"PATH={path}", str(one_file), *words]
+        done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False)
+        assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    assert re.fullmatch(r"l2rtui \S+( \(commit [0-9a-f]{12}\))?\n", run("--version"))
+    run("new", "mine", "--env", "CartPole-v1", "--algorithm", "ppo")
+    limits = ("--set", "train.total_env_steps=8192", "--set", "workers.0.replicas=1")
+    run("launch", "-f", "mine.yaml", *limits, "--yes")
+    run("wait", "mine", "--for=done", "--timeout", "240")
+    assert "mine" in run("metrics", "mine", "-o", "name")
+    assert "mine" in run("destroy", "mine", "--yes")
+    assert run("runs", "-o", "name") == ""
+    assert run("plan", "--backend", "demo", "-t", "racing-sac", "-o", "name")
+    run("image", "source", "image")
+    assert (tmp_path / "image/docker/Dockerfile.node").read_bytes() == (
+        ROOT / "docker/Dockerfile.node"
+    ).read_bytes()
 
 
 @pytest.fixture(scope="session")

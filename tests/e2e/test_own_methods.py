@@ -51,6 +51,26 @@ def test_a_learner_and_a_worker_train_by_the_example(home, spec):
     assert '"policy_loss":' in log.replace(" ", "")
 
 
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.timeout(300)
+def test_a_pasted_loss_trains_and_hears_of_each_evaluation(home, tmp_path):
+    text = PAGE.read_text().partition("## A loss in plain torch")[2]
+    for language, name in (("python", "pasted.py"), ("yaml", "mine.yaml")):
+        (tmp_path / name).write_text(text.partition(f"```{language}\n")[2].partition("```")[0])
+    small = ["--set", "train.segment_steps=16", "--set", "train.method.batch_steps=128"]
+    home.run(
+        "launch", "-f", str(tmp_path / "mine.yaml"), *small, "--set", "train.eval_seconds=1", "--yes", "--wait"
+    )
+    log = home.wait(
+        "an evaluation in the log of the learner",
+        lambda: "evaluation after" in (log := home.run("logs", "cartpole-pasted/learner")) and log,
+        120,
+    )
+    assert '"value_loss":' in log.replace(" ", "")
+    assert home.json("pods")[0]["restarts"] == 0
+
+
 @pytest.mark.process
 @pytest.mark.timeout(300)
 def test_a_learner_trains_in_an_environment_of_its_users_own_and_an_evaluator_drives_it(home):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.l2rtui.test_docs import DOCS, ROOT, commands_of
+from tests.documents import DOCS, ROOT, commands_of
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(900)]
 PAGE = DOCS / "tutorials" / "laptop.md"

@@ -292,13 +292,16 @@ class ObjectServer:
         self._reconcile()
 
     def _remove(self, key: Key) -> None:
-        """Remove an object and its dependents, like the garbage collector."""
+        """Remove an object and the dependents that have no other owner, like the garbage collector."""
         item = self.objects[key]
         self._store(key, item, "DELETED")
         uid = item["metadata"]["uid"]
         for other, dependent in list(self.objects.items()):
             if other in self.objects and uid in _owners(dependent):
-                self._delete(other, None)
+                references = dependent["metadata"]["ownerReferences"]
+                references[:] = [owner for owner in references if owner["uid"] != uid]
+                if not references:
+                    self._delete(other, None)
 
     def _reconcile(self) -> None:
         """Create and remove pods for ReplicaSets and Jobs."""

@@ -49,10 +49,10 @@ NAMED_SECONDS = 90.0
 """Longest wait for a fault's name on a loaded machine; a test prints the time it took, and its slowest look."""
 Stop = tuple[str, int | None, str, tuple[str, ...]]
 STOPS: tuple[Stop, ...] = (
-    ("learner", None, "", ("stalled", "its learner has printed nothing for")),
-    ("worker", 1, "", ("1 of 2 workers sends nothing", "has printed nothing for")),
+    ("learner", None, "", ("stalled", "its learner has had no output for")),
+    ("worker", 1, "", ("1 of 2 workers sends nothing", "has had no output for")),
     # The learner continues with its replay: it is slow before it is starved.
-    ("worker", None, "", ("2 of 2 workers send nothing", "has printed nothing for")),
+    ("worker", None, "", ("2 of 2 workers send nothing", "has had no output for")),
     ("evaluator", None, "", ("its evaluator", "does not answer its learner")),
     ("worker", 1, "simulator", ("the simulator of faults-w-", "was restarted", "hangs")),
 )

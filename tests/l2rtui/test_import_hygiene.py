@@ -82,7 +82,10 @@ def test_help_and_version_work_with_everything_else_missing(words):
     assert done.stderr == ""
 
 
-async def test_listing_pods_needs_the_session_of_the_kubernetes_library_and_none_of_its_types(tmp_path):
+@pytest.mark.parametrize(
+    ("verb", "needs"), [("pods", set()), ("nodes", set()), ("slots", set()), ("runs", {"l2rtui.domain.runstatus"})]
+)
+async def test_lists_of_a_cluster_import_the_session_of_the_library_and_nothing_that_acts(tmp_path, verb, needs):
     async def answer(request):
         if request.method == "POST":  # a review: everything is allowed
             return web.json_response({"status": {"allowed": True}})
@@ -92,26 +95,30 @@ async def test_listing_pods_needs_the_session_of_the_kubernetes_library_and_none
         )
 
     config = tmp_path / "config"
-    verb = f"from l2rtui.cli.main import main; main(['pods', '-o', 'name', '--kubeconfig', {str(config)!r}])"
+    command = f"from l2rtui.cli.main import main; main([{verb!r}, '-o', 'name', '--kubeconfig', {str(config)!r}])"
     async with serving(Server(on_request=answer)) as server:
         cluster = {"name": "k", "cluster": {"server": server.base}}
         context = {"name": "c", "context": {"cluster": "k"}}
         config.write_text(json.dumps({"current-context": "c", "contexts": [context], "clusters": [cluster]}))
-        code = f"{verb}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
-        done = await asyncio.to_thread(python, code)
+        code = f"{command}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
+        env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)}
+        done = await asyncio.to_thread(python, code, env=env)
     assert done.returncode == 0, done.stderr
     *listed, modules = done.stdout.splitlines()
-    assert listed == ["p"]
+    assert listed == (["p"] if verb == "pods" else [])
     loaded = set(json.loads(modules))
-    assert "kubernetes.aio.client" in loaded
+    assert {"kubernetes.aio.client.api_client", *needs} <= loaded
     typed = [f"kubernetes.{half}client.{part}." for half in ("", "aio.") for part in ("models", "api")]
-    assert [name for name in loaded if name.startswith(tuple(typed))] == []
+    acting = [f"l2rtui.backends.kubernetes.{room}." for room in ("actions", "manifests", "storage", "streams")]
+    unused = ("pydantic", "annotated_types", "dateutil.parser", "importlib.metadata")
+    rules = [f"l2rtui.domain.{name}" for name in ("plan", "placement", "preflight", "receipt", "queue")]
+    assert [name for name in loaded if name.startswith((*typed, *acting, *unused, *rules))] == []
 
 
-@pytest.mark.parametrize("plugins", [None, "logfire-plugin"])
-def test_what_the_kubernetes_library_made_at_its_import_is_frozen_once(tmp_path, plugins):
+def test_what_the_session_of_the_kubernetes_library_leaves_out_is_whole_for_others(tmp_path):
     code = """
-import gc, os
+import gc, ssl
+load = ssl.SSLContext.set_default_verify_paths
 from l2rtui.backends.registry import make_backend
 from l2rtui.config import Settings
 counts = []
@@ -120,15 +127,21 @@ for _ in range(2):
     counts.append(gc.get_freeze_count())
     rubbish = [[] for _ in range(1000)]  # is not frozen by the second
 assert gc.isenabled()
-assert os.environ.get("PYDANTIC_DISABLE_PLUGINS") == {plugins!r}  # as it was: children inherit it
 assert counts[0] > 10_000, counts
 assert counts[1] <= counts[0], counts
+assert ssl.SSLContext.set_default_verify_paths is load
+from aiohttp import connector
+assert connector._SSL_CONTEXT_VERIFIED.verify_mode is ssl.CERT_REQUIRED  # and it trusts nobody
+assert connector._SSL_CONTEXT_VERIFIED.cert_store_stats()["x509_ca"] == 0
+assert ssl.create_default_context().cert_store_stats() == ours
+import pydantic, dateutil.parser
+assert pydantic.SecretStr("s").get_secret_value() == "s" and dateutil.parser.parse("2026-01-02").day == 2
+from kubernetes.aio.client.models.v1_pod import V1Pod
+assert V1Pod.from_dict({"kind": "Pod"}).kind == "Pod"
 """
+    before = "import ssl; ours = ssl.create_default_context().cert_store_stats()"
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path), "KUBECONFIG": ""}
-    env.pop("PYDANTIC_DISABLE_PLUGINS", None)
-    if plugins is not None:
-        env["PYDANTIC_DISABLE_PLUGINS"] = plugins
-    done = python(code.format(plugins=plugins), env=env)
+    done = python(f"{before}\n{code}", env=env)
     assert done.returncode == 0, done.stderr
 
 

@@ -62,11 +62,20 @@ async def take() -> None:
         driver.app.cluster.content.show_charts()
         await driver.rest()
         await driver.shoot("cluster-charts")
-        for width, height in ((120, 40), (80, 24)):
-            await driver.pilot.resize_terminal(width, height)
-            await driver.press("1")
-            await driver.rest()
-            await driver.shoot(f"cluster-{width}x{height}")
+        await driver.pilot.resize_terminal(120, 40)
+        await driver.rest()
+        await driver.shoot("learn-120x40")
+        panes.runs.marked.clear()
+        panes.runs.move_to(_uid(driver, "circuit-sac-s1"))
+        driver.app.cluster.content.show_pods()
+        await driver.press("3")
+        panes.pods.move_to(_pod(driver, "circuit-sac-s1-w-3"))
+        await driver.rest()
+        await driver.shoot("cluster-120x40")
+        await driver.pilot.resize_terminal(80, 24)
+        await driver.press("1")
+        await driver.rest()
+        await driver.shoot("cluster-80x24")
 
 
 def _uid(driver: AppDriver, run: str) -> str:

@@ -1,5 +1,7 @@
 """A recording as one animated SVG (CSS): place, launch, fault, destroy, over the in-memory sample cluster.
 
+Two moments of it are pictures of the README as well: place mode, and the receipt.
+
 Frames are the app's own pictures. A line of the terminal is stored once however many frames show it, so that half a
 minute takes a few hundred kilobytes; browsers and code hosts play the file as an image, without a script.
 """
@@ -20,7 +22,7 @@ from tests.shots.app_driver import FOLDER, AppDriver
 from tests.shots.cluster import sample_app
 from tests.shots.sample_cluster import SampleBackend
 
-SIZE = (120, 34)
+SIZE = (120, 40)
 NAME = "place-launch-fault-destroy"
 SPEC = """\
 kind: learner-workers
@@ -176,6 +178,7 @@ async def play(recorder: Recorder) -> None:
     recorder.take(1.5, "P: place mode, with the spec file of this folder")
     await recorder.press("s 0-1: two seeds", "s", "0", "minus", "1", "enter")
     await recorder.press("A: all of them where there is room", "A", seconds=2.0)
+    await driver.shoot("place-120x40")
     await driver.press("enter")
     await driver.until_top("ReviewScreen")
     await driver.pilot.pause(0.5)
@@ -209,3 +212,4 @@ async def play(recorder: Recorder) -> None:
     await driver.until(lambda: not app.background.doing, "the receipt")
     await driver.pilot.pause(0.3)
     recorder.take(3.5, "A receipt: nothing is left")
+    await driver.shoot("receipt-120x40")

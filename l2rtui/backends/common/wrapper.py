@@ -11,28 +11,28 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from l2rtui.backends.base import (
-    AttachedProcess,
-    Backend,
-    Contexts,
-    Inspector,
-    Renderer,
-    Reservations,
-    ResultStore,
-    RunRecords,
-    SecretStore,
-    VolumeStore,
-)
-from l2rtui.domain.change import Change
-from l2rtui.domain.log import CommandOutput, LogLine, LogQuery
-from l2rtui.domain.plan import LaunchPlan, ScalePlan, StepDone
-from l2rtui.domain.preflight import Finding
-from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
-from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
-from l2rtui.domain.workload import RunSpec
+from l2rtui.backends.base import Backend
 
-if TYPE_CHECKING:  # loads msgspec, which the demo does not need
+if TYPE_CHECKING:
+    from l2rtui.backends.base import (
+        AttachedProcess,
+        Contexts,
+        Inspector,
+        Renderer,
+        Reservations,
+        ResultStore,
+        RunRecords,
+        SecretStore,
+        VolumeStore,
+    )
     from l2rtui.backends.queue_store import QueueStore
+    from l2rtui.domain.change import Change
+    from l2rtui.domain.log import CommandOutput, LogLine, LogQuery
+    from l2rtui.domain.plan import LaunchPlan, ScalePlan, StepDone
+    from l2rtui.domain.preflight import Finding
+    from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
+    from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
+    from l2rtui.domain.workload import RunSpec
 
 
 class WrappedBackend(Backend):

@@ -89,7 +89,8 @@ class QualifiedRows:
 
     def leak(self, leak: Leak) -> Leak:
         """Return a leaked object under its qualified name."""
-        return replace(leak, run=self._named(leak.run), name=self._named(leak.name))
+        of = None if leak.of is None else self.run(leak.of)
+        return replace(leak, run=self._named(leak.run), name=self._named(leak.name), of=of)
 
     def receipt(self, receipt: Receipt) -> Receipt:
         """Return the result of a destroy under the qualified name of the run."""

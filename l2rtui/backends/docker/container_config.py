@@ -15,19 +15,21 @@ from typing import Any, Final
 
 import msgspec
 
+from l2rtui.backends.common import workdirs
 from l2rtui.backends.common.peer_env import joined_variables, peer_variables
 from l2rtui.backends.common.watch_env import watch_variables
 from l2rtui.backends.docker import labels
 from l2rtui.domain.containers import Binding, Mount, Security
 from l2rtui.domain.plan import PodPlan, RunPlan
 from l2rtui.domain.sidecar import sidecar_of, socket_problem
-from l2rtui.domain.workload import PROGRAM_WORD, RestartPolicy, Role, RunSpec, SetSpec, pod_name
+from l2rtui.domain.workload import PROGRAM_WORD, RestartPolicy, Role, RunSpec, SetSpec, Workdir, pod_name
 from runtime.base import contract
 
 TOKEN_FILE: Final = "/run/l2r/token"  # noqa: S105  (a path)
 DATA_DIR: Final = "/l2r"
 """L2R_DIR: a mount of the spec at this path, or a folder that is deleted with the container."""
 PROGRAM_DIR: Final = "/run/l2r/program"
+WORKDIR: Final = "/run/l2r/workdir"
 _HOME: Final = "/tmp"  # noqa: S108  (the container's own)
 _RESTARTS: Final = {
     # Not `always`: that would restart containers that were stopped by hand when the Engine restarts.
@@ -64,6 +66,8 @@ def container_body(run: RunPlan, pod: PodPlan, uid: str) -> dict[str, Any]:
     settings = pod.set_spec.pod
     program = f"{PROGRAM_DIR}/{_program(pod.set_spec)}"
     argv = [program if argument == PROGRAM_WORD else argument for argument in pod.set_spec.command]
+    if (workdir := workdirs.workdir_of(run.spec, pod.set_spec)) is not None:
+        argv = workdirs.starting(WORKDIR, argv, workdir.setup)
     network = labels.network_name(run.spec.name)
     body: dict[str, Any] = {
         "Image": image_of(run.spec, pod.set_spec),
@@ -92,10 +96,15 @@ def container_body(run: RunPlan, pod: PodPlan, uid: str) -> dict[str, Any]:
     return body
 
 
-def initial_files(pod: PodPlan, token: bytes, owned_folders: Iterable[str] = ()) -> bytes:
+def initial_files(
+    pod: PodPlan, token: bytes, owned_folders: Iterable[str] = (), workdir: Workdir | None = None
+) -> bytes:
     """Return the files of a container before its first start, as a tar archive for its root folder.
 
     ``owned_folders`` already exist and will be owned by the container's user.
+
+    Raises:
+        BackendError: The own code of the run is not stored on this machine any more.
     """
     settings, user = pod.set_spec.pod, user_of(pod)
     packed = io.BytesIO()
@@ -106,6 +115,12 @@ def initial_files(pod: PodPlan, token: bytes, owned_folders: Iterable[str] = ())
             _add(archive, PROGRAM_DIR.lstrip("/"), None, 0o755, user)
             name = f"{PROGRAM_DIR}/{_program(pod.set_spec)}".lstrip("/")
             _add(archive, name, pod.set_spec.program.text.encode(), 0o644, user)
+        if workdir is not None:
+            root = WORKDIR.lstrip("/")
+            for folder in (root, f"{root}/{workdirs.TREE}", f"{root}/{workdirs.PACKAGES}"):
+                _add(archive, folder, None, 0o755, user)
+            for name, mode, content in workdirs.members(workdir):
+                _add(archive, f"{root}/{workdirs.TREE}/{name}", content, mode, user)
         if all(mount.path.rstrip("/") != DATA_DIR for mount in settings.mounts):
             _add(archive, DATA_DIR.lstrip("/"), None, 0o700, user)
         for path in owned_folders:

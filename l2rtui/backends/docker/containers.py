@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import msgspec
 
+from l2rtui.backends.common import workdirs
 from l2rtui.backends.common.refusals import SlotTakenError
 from l2rtui.backends.common.slot_check import lock_file
 from l2rtui.backends.docker import container_config, labels, views
@@ -150,7 +151,8 @@ async def create_container(engine: DockerEngine, run: RunPlan, pod: PodPlan, tok
         for path in container_config.volumes_of(pod)
         if container_config.user_of(pod) and await _is_root_only(engine, container, path)
     ]
-    archive = container_config.initial_files(pod, token, root_only)
+    workdir = workdirs.workdir_of(run.spec, pod.set_spec)
+    archive = await asyncio.to_thread(container_config.initial_files, pod, token, root_only, workdir)
     await engine.request("PUT", f"/containers/{container}/archive", body=archive, path="/")
     return container
 

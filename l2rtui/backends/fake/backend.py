@@ -154,7 +154,7 @@ class FakeBackend:
     async def check(self, plan: LaunchPlan) -> tuple[Finding, ...]:
         """Return a warning that nothing of a plan will really run."""
         names = ", ".join(run.spec.name for run in plan.runs)
-        sentence = "the demo cluster runs nothing: it only shows"
+        sentence = "demo: nothing is launched"
         return (Finding(Severity.WARNING, names, sentence, "Use --backend local."),)
 
     async def launch(self, plan: LaunchPlan) -> AsyncGenerator[StepDone, None]:
@@ -296,7 +296,7 @@ class FakeBackend:
                 self._pods[uid] = replace(
                     pod,
                     phase=Phase.RUNNING,
-                    reason="CrashLoopBackOff",
+                    reason=demo_logs.CRASH_LOOP,
                     message="back-off 5m0s after OOMKilled",
                     started=pod.created + START_SECONDS,
                     restarts=5,

@@ -21,6 +21,10 @@ PERIODS = {Role.LEARNER: 1.0, Role.WORKER: 2.0, Role.EVALUATOR: 5.0}
 MAX_LINES = 2_000
 STEPS_PER_SECOND = 1_900.0
 UPDATES_PER_SECOND = 11.2
+CRASH_LOOP = "CrashLoopBackOff"
+CRASH_SECONDS = 31.0
+"""Life of a process that runs out of memory, from start to end."""
+OUT_OF_MEMORY = "ERROR out of memory: 16.0Gi of 16.0Gi in use"
 
 
 def lines(pod: PodView, query: LogQuery, now: float, peers: Sequence[str] = ()) -> list[LogLine]:
@@ -49,19 +53,22 @@ def _opening(pod: PodView, started: float) -> Iterator[LogLine]:
 def _before(pod: PodView) -> Iterator[LogLine]:
     if pod.restarts:
         yield LogLine(pod.created, pod.name, f"INFO {pod.role or 'process'} {pod.name} starts with seed {pod.seed}")
-        yield LogLine(pod.created + 31.0, pod.name, "ERROR out of memory: 16.0Gi of 16.0Gi in use")
+        yield LogLine(pod.created + CRASH_SECONDS, pod.name, OUT_OF_MEMORY)
 
 
 def _steady(
     pod: PodView, started: float, now: float, since: float | None, peers: Sequence[str]
 ) -> Iterator[LogLine]:
     period = PERIODS.get(pod.role, 2.0) if pod.role else 2.0
-    last = int((now - started) / period)
+    end = min(now, started + CRASH_SECONDS) if pod.reason == CRASH_LOOP else now
+    last = int((end - started) / period)
     # Lines before `since` are not generated: a follower calls this ten times a second.
     first = 0 if since is None else int((since - started) / period)
     for number in range(max(1, last - MAX_LINES, first), last + 1):
         age = number * period
         yield LogLine(started + age, pod.name, _text(pod, age, started + age, peers))
+    if end < now:
+        yield LogLine(end, pod.name, OUT_OF_MEMORY)
 
 
 def _text(pod: PodView, age: float, at: float, peers: Sequence[str]) -> str:
@@ -100,22 +107,21 @@ def _simulator(pod: PodView, age: float) -> dict[str, object]:
 
 def learner_values(pod: PodView, age: float) -> dict[str, object]:
     """Return the values of a learner's record at an age in seconds; names as in ``runtime.base.contract``."""
-    steps_rate = STEPS_PER_SECOND + 60 * _wobble(pod, age)
+    steps_rate = STEPS_PER_SECOND + 60 * _wobble(pod, age, "steps")
     return {
         "env_steps": int(age * STEPS_PER_SECOND),
         "updates": int(age * UPDATES_PER_SECOND),
         "policy_version": int(age * 1.1),
-        "policy_lag": [0, round(1.4 + 0.3 * _wobble(pod, age), 2), 4],
+        "policy_lag": [0, round(1.4 + 0.3 * _wobble(pod, age, "lag"), 2), 4],
         "env_steps_per_second": round(steps_rate, 1),
-        "updates_per_second": round(UPDATES_PER_SECOND + 0.4 * _wobble(pod, age), 2),
+        "updates_per_second": round(UPDATES_PER_SECOND + 0.4 * _wobble(pod, age, "updates"), 2),
         "mean_return": round(_return(pod, age), 2),
         "eval_return": round(_return(pod, age) + 2.0, 2) if age > 5 else None,
         "eval_progress": round(_progress(age), 3) if age > 5 else None,
-        "workers": 4,
         "actor_loss": round(-0.3 * _return(pod, age) / 10, 4),
-        "critic_loss": round(0.8 + 0.1 * _wobble(pod, age), 4),
+        "critic_loss": round(0.8 + 0.1 * _wobble(pod, age, "loss"), 4),
         "device": "cuda:0 NVIDIA A100-SXM4-80GB",
-        "gpu_percent": round(38 + 3 * _wobble(pod, age)),
+        "gpu_percent": round(38 + 3 * _wobble(pod, age, "gpu")),
         "gpu_memory_bytes": 9 << 30,
         "gpu_reserved_bytes": 7 << 30,
     }
@@ -123,8 +129,9 @@ def learner_values(pod: PodView, age: float) -> dict[str, object]:
 
 def _exchange(pod: PodView, age: float, peers: Sequence[str]) -> dict[str, object]:
     """Return the exchange values of a learner: segments of 64 transitions of 200 bytes."""
-    rate = (STEPS_PER_SECOND + 60 * _wobble(pod, age)) / 64
+    rate = (STEPS_PER_SECOND + 60 * _wobble(pod, age, "steps")) / 64
     return {
+        "workers": sum("-eval" not in name for name in peers),
         "replay": 1_000_000,
         "stale": 0,
         "inflight_transitions": 4_096,
@@ -144,14 +151,14 @@ def _record(kind: str, at: float, values: dict[str, object]) -> str:
 
 
 def _return(pod: PodView, age: float) -> float:
-    return 45.0 * (1.0 - math.exp(-age / 900.0)) - 4.0 + 2.0 * _wobble(pod, age)
+    return 45.0 * (1.0 - math.exp(-age / 900.0)) - 4.0 + 2.0 * _wobble(pod, age, "return")
 
 
 def _progress(age: float) -> float:
     return 1.2 * (1.0 - math.exp(-age / 1200.0))
 
 
-def _wobble(pod: PodView, age: float) -> float:
-    """Return noise between -1 and 1 that depends only on the pod's name and the second."""
+def _wobble(pod: PodView, age: float, figure: str = "") -> float:
+    """Return noise between -1 and 1 that depends only on the pod's name, the second and the figure."""
     # A checksum instead of hash(), which differs between processes and would change screenshots.
-    return (crc32(f"{pod.name} {int(age)}".encode()) % 2001 - 1000) / 1000.0
+    return (crc32(f"{pod.name} {int(age)} {figure}".encode()) % 2001 - 1000) / 1000.0

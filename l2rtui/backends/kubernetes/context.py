@@ -8,22 +8,21 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
-from l2rtui.backends.kubernetes.manifests import host_folders, runtime_class
-from l2rtui.backends.kubernetes.manifests.gpu_binding import CudaIndex
-from l2rtui.backends.kubernetes.manifests.pod_parts import helper_pod
-from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts
 from l2rtui.backends.kubernetes.state.cluster_watch import ClusterWatch
 from l2rtui.backends.kubernetes.state.node_devices import SlotRule
 from l2rtui.backends.kubernetes.state.visibility import shared_claims
 from l2rtui.config import Settings
 from l2rtui.domain.node import Node
 from l2rtui.domain.snapshot import ClusterSnapshot
-from l2rtui.domain.workload import RunSpec
+
+if TYPE_CHECKING:
+    from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts
+    from l2rtui.domain.workload import RunSpec
 
 _RECENT_SECONDS: Final = 5.0
 """A plan is made, checked and confirmed with one snapshot if that takes no longer than this."""
@@ -84,6 +83,8 @@ class ClusterContext:
 
     async def server_facts(self, specs: Iterable[RunSpec]) -> ServerFacts:
         """Return what rendering of these specs needs to know, by the latest snapshot of whatever age."""
+        from l2rtui.backends.kubernetes.manifests import host_folders, runtime_class
+
         # Host names of nodes and the server's version do not change while the connection is open.
         snapshot = self._latest[1] if self._latest is not None else await self.snapshot()
         facts = server_facts(self.api, snapshot.nodes.values(), self.settings.cuda_index)
@@ -112,6 +113,8 @@ class ClusterContext:
 
     async def _runtime_class(self) -> dict[str, Any] | None:
         """Return the RuntimeClass ``nvidia``; None if it does not exist or may not be read."""
+        from l2rtui.backends.kubernetes.manifests import runtime_class
+
         if not self._nvidia_class:
             try:
                 self._nvidia_class.append(await self.api.find("RuntimeClass", None, runtime_class.CLASS))
@@ -125,6 +128,9 @@ class ClusterContext:
 
 def _pod_of_root(namespace: str) -> dict[str, Any]:
     """Return a pod as `host_folders` makes it, to be tried and never made."""
+    from l2rtui.backends.kubernetes.manifests import host_folders
+    from l2rtui.backends.kubernetes.manifests.pod_parts import helper_pod
+
     pod = helper_pod(
         "l2r-prepare", namespace, "probe", {"name": "c", "image": "none"}, user=1000, deadline_seconds=1
     )
@@ -135,6 +141,9 @@ def _pod_of_root(namespace: str) -> dict[str, Any]:
 
 def server_facts(api: Api, nodes: Iterable[Node], cuda_index: str = "same") -> ServerFacts:
     """Return the facts that rendering needs about a cluster with these nodes, without their RuntimeClass."""
+    from l2rtui.backends.kubernetes.manifests.gpu_binding import CudaIndex
+    from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts
+
     hostnames = {node.name: dict(node.labels).get(labels.HOSTNAME, node.name) for node in nodes}
     # On most clusters the label equals the name; only exceptions are stored.
     renamed = {name: hostname for name, hostname in hostnames.items() if name != hostname}

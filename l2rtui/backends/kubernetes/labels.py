@@ -69,6 +69,8 @@ TERMINATING: Final = f"{PREFIX}terminating"
 # Serialised names: runs of older versions have them, so a change needs a migration.
 RESERVATIONS: Final = "slot-reservations"
 """Component label of the ConfigMaps with reservations; their annotation ``HOST`` names the node."""
+WORKDIR: Final = "workdir"
+"""Component label of the ConfigMaps with own code, which belong to every run that uses them."""
 RESERVATIONS_KEY: Final = "reservations.json"
 SPEC_KEY: Final = "spec.json"
 PLAN_KEY: Final = "plan.json"

@@ -164,6 +164,7 @@ _RESEARCHER: Final = (
         "launch",
         without="a launch that is refused leaves what it has made",
     ),
+    _Line(RoleScope.RESEARCHER, "patch", "ConfigMap", "launch", only_for="workdir that another run has sent"),
     _Line(RoleScope.RESEARCHER, "patch", "ConfigMap", "destroy", without="others do not see that it goes on"),
     _Line(RoleScope.RESEARCHER, "patch", "ConfigMap", "history", without=_NO_RECORD),
     _Line(

@@ -4,7 +4,8 @@ The supervisor stops the pods, so that their last output reaches the logs. A dea
 does not respond is killed and replaced. Any process that still has the run's tags afterwards gets SIGKILL; see
 ``supervision.kill_escalation``.
 
-``Receipt.objects`` counts the run's record, its supervisor, each pod, and the folder of its sockets.
+``Receipt.objects`` counts the run's record, its supervisor, each pod, the folders of its sockets and own code, and
+processes that cleared their environment. ``Receipt.not_seen`` names the limits of this count.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from l2rtui.backends.local.supervision import client, kill_escalation
 from l2rtui.domain.receipt import DestroyProgress, Leftover, Receipt
 from l2rtui.domain.snapshot import RunView
 from l2rtui.errors import BackendError, NotFoundError
+from runtime.base.cgroups import RunGroup
 
 TagFilter = Callable[[TaggedProcess], bool]
 
@@ -32,6 +34,11 @@ _ANSWER_SECONDS = 3.0
 """Time after which a supervisor that has not read the request is killed."""
 _OVERTIME_SECONDS = 10.0
 """Extra time for a supervisor beyond the longest grace period."""
+_NOT_SEEN = "what a daemon of this machine started for it (Docker, at, systemd, ssh)"
+_NOT_SEEN_WITHOUT_GROUP = (
+    "processes that cleared their environment and lost their parent while the run had no supervisor, as this user "
+    "may create no control group"
+)
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _RESULTS = ("checkpoints", "metrics.jsonl", "tensorboard")
 """Entries of a run's ``data/`` that are kept, as ``runtime.base.contract`` names them."""
@@ -52,13 +59,16 @@ async def destroy(
     processes = await asyncio.to_thread(process_scan.find_tagged, is_of_run)
     if state is None and not processes:
         raise NotFoundError(f"The run {run.name} is gone.", "Look at the runs again.")
-    objects, recorded = _inventory(folder, state, processes)
+    counted, recorded = _inventory(folder, state, processes)
     if state is not None:
         async for left in _stop_pods(root, folder, state, grace_seconds, is_of_run):
             yield DestroyProgress(left)
         status = client.read_status(folder) or state.status
-        recorded |= {process.proc for process in (status.adopted if status is not None else ())}
-    leftovers = await client.finish_in_thread(_kill_remaining, is_of_run, recorded)
+        adopted = {process.proc for process in (status.adopted if status is not None else ())}
+        recorded |= adopted
+        counted["process without a tag"] = len(adopted)
+    group = _group_of(folder, run.uid)
+    leftovers = await client.finish_in_thread(_kill_remaining, is_of_run, recorded, group)
     results = ""
     if not leftovers:
         async with client.lock_state(root):
@@ -69,8 +79,19 @@ async def destroy(
                 path = _results_path(root, run.name, run.uid)
                 results = str(path) if path.exists() else ""
         # A supervisor that was started at the last moment may have outlived the folder.
-        leftovers.extend(await client.finish_in_thread(_kill_remaining, is_of_run, set()))
-    yield Receipt(run.name, objects, tuple(leftovers), time.monotonic() - began, results)
+        leftovers.extend(await client.finish_in_thread(_kill_remaining, is_of_run, set(), group))
+    if group is not None:
+        group.remove()
+    counted = {kind: number for kind, number in counted.items() if number}
+    yield Receipt(
+        run.name,
+        sum(counted.values()),
+        tuple(leftovers),
+        time.monotonic() - began,
+        results,
+        counted=tuple(counted.items()),
+        not_seen=_NOT_SEEN if group is not None else f"{_NOT_SEEN}; {_NOT_SEEN_WITHOUT_GROUP}",
+    )
 
 
 def _tag_filter(folder: RunFolder, uid: str) -> TagFilter:
@@ -83,11 +104,11 @@ def _tag_filter(folder: RunFolder, uid: str) -> TagFilter:
 
 def _inventory(
     folder: RunFolder, state: RunState | None, processes: list[TaggedProcess]
-) -> tuple[int, set[ProcessIdentity]]:
-    """Return the number of objects, and every process that is recorded or tagged."""
+) -> tuple[dict[str, int], set[ProcessIdentity]]:
+    """Return the numbers of objects by kind, and every process that is recorded or tagged."""
     recorded = {process.proc for process in processes}
     if state is None:
-        return len(recorded), recorded
+        return {"process": len(recorded)}, recorded
     records = state.status.pods if state.status else []
     pods = {pod.uid for pod in records}
     names = {pod.plan.name for pod in records}
@@ -98,7 +119,9 @@ def _inventory(
     if state.status is not None:
         recorded |= {state.status.supervisor, *(pod.proc for pod in records if pod.proc)}
     supervisors = 1 if state.status is not None else 0
-    return 1 + supervisors + len(pods) + len(run_folders.socket_dirs(folder)[:1]), recorded
+    sockets = len(run_folders.socket_dirs(folder)[:1])
+    parts = {"run": 1, "supervisor": supervisors, "pod": len(pods), "folder of sockets": sockets}
+    return {**parts, "folder of own code": int(folder.workdir.exists())}, recorded
 
 
 async def _stop_pods(
@@ -171,8 +194,16 @@ async def _until_ended(folder: RunFolder, state: RunState, until: float) -> Asyn
         await asyncio.sleep(client.POLL_SECONDS)
 
 
-def _kill_remaining(is_of_run: TagFilter, recorded: set[ProcessIdentity]) -> list[Leftover]:
-    survivors = kill_escalation.kill_remaining(is_of_run, recorded)
+def _group_of(folder: RunFolder, uid: str) -> RunGroup | None:
+    """Return the control group of a run: the recorded one, or that at the default place."""
+    path = state_files.read_line(folder.cgroup)
+    if uid == corrupt_uid(folder):
+        uid = RunGroup.uid_of(path)
+    return RunGroup.recorded(uid, path) or RunGroup.default(uid)
+
+
+def _kill_remaining(is_of_run: TagFilter, recorded: set[ProcessIdentity], group: RunGroup | None) -> list[Leftover]:
+    survivors = kill_escalation.kill_remaining(is_of_run, recorded, group)
     return [Leftover("Process", f"{proc.pid} {command}", _refusal(proc)) for proc, command in survivors.items()]
 
 

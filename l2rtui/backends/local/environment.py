@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from l2rtui.backends.common import workdirs
 from l2rtui.backends.common.peer_env import joined_variables
 from l2rtui.backends.common.watch_env import watch_variables
 from l2rtui.backends.local import peer_env
@@ -15,7 +18,7 @@ from l2rtui.backends.local.process_scan import ENV_FOLDER
 from l2rtui.backends.local.records import RunRecord
 from l2rtui.backends.local.secret_files import variables
 from l2rtui.domain.plan import PodPlan
-from l2rtui.domain.workload import PROGRAM_WORD
+from l2rtui.domain.workload import PROGRAM_WORD, RunSpec, SetSpec
 from runtime.base import contract
 
 RUNTIME_COMMAND = "l2r-runtime"
@@ -51,6 +54,9 @@ def pod_environ(
     peers = peer_env.variables(record, plan)
     secrets = variables(folder.root.secrets, plan.set_spec.pod.secrets)
     environ = {**run_environ(folder, record.spec.name, record.uid, base), **secrets, **peers, **dict(plan.env)}
+    if (workdir := workdirs.workdir_of(record.spec, plan.set_spec)) is not None:
+        environ |= workdirs.variables(str(folder.workdir), environ)
+        environ |= workdirs.setup_variables(str(folder.workdir)) if workdir.setup else {}
     # Last in the PATH: `l2r-runtime` is found even if the user's environment is not this interpreter's.
     environ["PATH"] = os.pathsep.join(filter(None, (environ.get("PATH", os.defpath), _own_bin())))
     # The contract comes last: neither the user's shell nor a spec may change a pod's identity.
@@ -75,14 +81,33 @@ def pod_environ(
     }
 
 
-def pod_command(folder: RunFolder, plan: PodPlan) -> tuple[str, ...]:
-    """Return the command of a pod with the path of its program; a program with a URL is fetched first."""
-    spec, program = plan.set_spec, plan.set_spec.program
-    if program is None:
-        return spec.command
-    path = str(folder.program(spec.name, program.name))
-    command = tuple(path if word == PROGRAM_WORD else word for word in spec.command)
-    return (RUNTIME_COMMAND, "fetch", program.url, path, "--", *command) if program.url else command
+def pod_command(folder: RunFolder, spec: RunSpec, set_spec: SetSpec) -> tuple[str, ...]:
+    """Return the command of a pod with the path of its program, after the setup of its own code; a program with a
+    URL is fetched first.
+    """
+    command, program = set_spec.command, set_spec.program
+    if program is not None:
+        path = str(folder.program(set_spec.name, program.name))
+        command = tuple(path if word == PROGRAM_WORD else word for word in command)
+        command = (RUNTIME_COMMAND, "fetch", program.url, path, "--", *command) if program.url else command
+    workdir = workdirs.workdir_of(spec, set_spec)
+    if workdir is None or not workdir.setup:
+        return command
+    setup = json.dumps(own_python(spec, workdir.setup), ensure_ascii=False)
+    return (RUNTIME_COMMAND, "setup", str(folder.workdir), setup, "--", *command)
+
+
+def own_python(spec: RunSpec, setup: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Return setup commands with this interpreter as their Python and pip, if processes of the run have it too.
+
+    What pip compiles or chooses for another Python could not be imported.
+    """
+    if all(part.command[:1] != (RUNTIME_COMMAND,) for part in spec.sets):
+        return [list(command) for command in setup]
+    own = {"python": [sys.executable], "python3": [sys.executable]}
+    if importlib.util.find_spec("pip") is not None:  # environments of uv have none: then it is the user's
+        own |= {name: [sys.executable, "-m", "pip"] for name in ("pip", "pip3")}
+    return [[*own.get(command[0], command[:1]), *command[1:]] for command in setup]
 
 
 def executables_of(command: tuple[str, ...]) -> list[str]:
@@ -112,6 +137,11 @@ def find_command(name: str, path: str, cwd: str) -> str | None:
     order = (own, path) if name in OWN_COMMANDS else (path, own)
     candidates = (str(Path(cwd, folder, name)) for part in order for folder in part.split(os.pathsep) if folder)
     return next(filter(_is_executable, candidates), None)
+
+
+def is_own(command: str) -> bool:
+    """Return True if a command stands next to this interpreter, whose packages it then uses."""
+    return Path(command).parent == Path(_own_bin())
 
 
 def working_folder() -> str:

@@ -138,6 +138,7 @@ class LocalInspector:
             ("limits", limits_text(spec)),
             ("alerts", "; ".join(f"{', '.join(rule.when)}: {rule.target}" for rule in spec.alerts)),
             ("started in", record.cwd),
+            ("own code", spec.workdir.size if spec.workdir is not None else ""),
             ("files", record.volume or str(folder.data)),
             ("endpoint", record.endpoint),
             ("sockets", record.socket_dir),
@@ -182,8 +183,9 @@ def _placement(state: RunState, view: PodView, plan: PodPlan) -> Iterator[str]:
     """Yield lines about the settings with which a pod was launched."""
     spec, run = plan.set_spec, state.record
     # argv comes from the spec, and users put tokens there in spite of all advice.
+    command = pod_command(state.folder, run.spec, spec) if run else spec.command
     yield from fields(
-        ("command", redact(shlex.join(pod_command(state.folder, plan)))),
+        ("command", redact(shlex.join(command))),
         ("working dir", run.cwd if run else ""),
         ("files", (run.volume or str(state.folder.data)) if run else ""),
         ("slots", ", ".join(str(slot) for slot in view.slots)),

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import msgspec
 
+from l2rtui.backends.common import workdirs
 from l2rtui.backends.common.node_info import node_name
 from l2rtui.backends.common.refusals import pod_exists, run_exists
 from l2rtui.backends.common.slot_check import refuse_taken_slots
@@ -130,11 +131,11 @@ def _write_all(root: StateFolder, settings: Settings, runs: Sequence[RunPlan]) -
             used_ports |= set(run_ports.values())
             _write(root, settings, run, run_ports)
             written.append(root.run(run.spec.name))
-    except OSError as error:
+    except (OSError, BackendError) as error:
         # All or nothing: a partly written plan would hold slots that no launch reports.
         for folder in written:
             run_folders.remove(folder.path, *run_folders.socket_dirs(folder))
-        raise client.unwritable_error(root, error) from error
+        raise client.unwritable_error(root, error) if isinstance(error, OSError) else error from error
 
 
 def _write_programs(staged: RunFolder, run: RunPlan) -> None:
@@ -163,6 +164,8 @@ def _write(root: StateFolder, settings: Settings, run: RunPlan, run_ports: dict[
         for name in inner:
             ((staged.sockets if socket_dir == folder.sockets else socket_dir) / name).mkdir(mode=0o700)
         _write_programs(staged, run)
+        if run.spec.workdir is not None:
+            workdirs.unpack(run.spec.workdir, staged.workdir)
         # O_EXCL with the mode: the token is never readable by others, not even briefly.
         descriptor = os.open(staged.token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
@@ -175,7 +178,7 @@ def _write(root: StateFolder, settings: Settings, run: RunPlan, run_ports: dict[
             owner=run.owner,
             node=node_name(),
             boot=process_scan.boot_id(),
-            cwd=working_folder(),
+            cwd=str(folder.workdir / workdirs.TREE) if run.spec.workdir is not None else working_folder(),
             created=now,
             endpoint=f"ipc://{socket_dir}",
             socket_dir=str(socket_dir),
@@ -188,6 +191,6 @@ def _write(root: StateFolder, settings: Settings, run: RunPlan, run_ports: dict[
         state_files.write_atomic(staged.record, record, sync=True)
         # From here on readers see the complete run.
         staged.path.rename(folder.path)
-    except OSError:
+    except (OSError, BackendError):
         run_folders.remove(staged.path, *run_folders.socket_dirs(folder))
         raise

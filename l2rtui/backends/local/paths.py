@@ -12,9 +12,11 @@
         logs/<pod>/<n>.log        the n-th process of a pod of this name; n.log.1 is the part before its rotation
         pipes/                    one FIFO for each running process
         sockets/                  the learner's endpoint, where a socket path fits
+        cgroup                    control group of all its processes, where one may be created
         supervisor.lock .log      named and locked by the living supervisor; its traceback when it fails
         token  data/              the run's shared secret; L2R_DIR
         programs/<set>/<name>     programs that came with the spec
+        workdir/tree packages     own code of the run, in which its processes start; what its setup has installed
       secrets/NAME.json           0600: variables that processes get by reference
       results/<run>-<uid8>/       data/ of destroyed runs that held checkpoints or metrics
       reservations.json           reservations of slots, by node
@@ -99,10 +101,14 @@ class RunFolder:
     """Folder of the learner's endpoint, if its socket paths are short enough."""
     supervisor_lock = _Below("supervisor.lock")
     """Lock file of the living supervisor, which ensures that there is only one; it contains its ProcessIdentity."""
+    cgroup = _Below("cgroup")
+    """Folder of the run's control group, as text."""
     supervisor_log = _Below("supervisor.log")
     """Traceback of a supervisor that failed."""
     token = _Below("token")
     """The run's shared secret."""
+    workdir = _Below("workdir")
+    """Folder of a run's own code; see ``backends.common.workdirs``."""
     data = _Below("data")
     """Folder of files that outlive processes: checkpoints and metrics."""
 

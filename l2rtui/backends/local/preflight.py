@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from l2rtui.backends.common import workdirs
 from l2rtui.backends.common.train_settings import HINT, settings_findings, train_settings
 from l2rtui.backends.local import process_scan, run_folders, volumes
 from l2rtui.backends.local.environment import (
@@ -20,6 +21,7 @@ from l2rtui.backends.local.environment import (
     clean_environ,
     executables_of,
     find_command,
+    is_own,
     working_folder,
 )
 from l2rtui.backends.local.gpu_check import check_gpus
@@ -33,11 +35,12 @@ from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.quantity import counted, format_bytes, format_cores
 from l2rtui.domain.receipt import Leak
 from l2rtui.domain.sidecar import sidecar_of
-from l2rtui.domain.workload import Role, RunSpec, SetSpec
+from l2rtui.domain.workload import Role, RunSpec, SetSpec, Workdir
+from l2rtui.errors import BackendError
 from runtime.base import contract, environments
+from runtime.base.installation import install_hint
 
 _RUNTIME_NEEDS = ("torch", "numpy", "gymnasium", "zmq", "safetensors")
-_INSTALL_RUNTIME = "Install it: pip install 'l2rtui[runtime]'."
 _LOW_DISK_BYTES = 1 << 30
 _STALE_SECONDS = 60.0
 """Age at which a half-made or half-deleted folder counts as a leak: a launch or destroy may still be at work."""
@@ -47,26 +50,46 @@ _CONFIG_SECONDS = 60.0
 
 def check_plan(root: StateFolder, plan: LaunchPlan) -> tuple[Finding, ...]:
     """Check that commands exist and files can be written. Creates only the state folder."""
-    path = clean_environ().get("PATH", os.defpath)
-    cwd = working_folder()
     findings = [_state_folder(root), *_disk(root)]
-    # Once per command, not once per replica: a plan may have hundreds of pods of one set.
-    commands: dict[str, str] = {}
-    for pod in (pod for run in plan.runs for pod in run.pods):
-        own_path = dict(pod.env).get("PATH", path)
-        commands.update((name, own_path) for name in executables_of(pod.set_spec.command) if name not in commands)
-    findings.extend(_command(name, own_path, cwd) for name, own_path in commands.items())
-    # Seeds of an experiment have the same settings; each trial of a sweep has its own, and each check is a process.
-    trained = {run.spec.train: run.spec for run in reversed(plan.runs) if train_settings(run.spec) is not None}
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        for checked in pool.map(lambda spec: _settings(spec, path, cwd), trained.values()):
-            findings.extend(checked)
+    with tempfile.TemporaryDirectory(prefix="l2r-") as folder:
+        try:
+            findings.extend(_runnable(plan, Path(folder)))
+        except BackendError:  # a workdir that is not stored any more: the preflight of every backend refuses it
+            pass
     findings.extend(_unsupported(root, plan))
     findings.extend(
         Finding(Severity.OK, "image", f"image {image} is not used: the local backend runs commands")
         for image in {run.spec.image for run in plan.runs if run.spec.image}
     )
     return tuple(findings)
+
+
+def _runnable(plan: LaunchPlan, folder: Path) -> Iterator[Finding]:
+    """Yield findings on the commands of a plan and on its training settings; own code is unpacked in a folder."""
+    path = clean_environ().get("PATH", os.defpath)
+    roots: dict[Workdir | None, Path] = {}
+    for workdir in dict.fromkeys(run.spec.workdir for run in plan.runs):
+        if workdir is not None:
+            roots[workdir] = folder / workdir.sha256
+            if not roots[workdir].exists():
+                workdirs.unpack(workdir, roots[workdir])
+
+    def cwd_of(spec: RunSpec) -> str:
+        return str(roots[spec.workdir] / workdirs.TREE) if spec.workdir is not None else working_folder()
+
+    # Once per command, not once per replica: a plan may have hundreds of pods of one set.
+    commands: dict[str, tuple[str, str]] = {}
+    for run in plan.runs:
+        for pod in run.pods:
+            place = dict(pod.env).get("PATH", path), cwd_of(run.spec)
+            for name in executables_of(pod.set_spec.command):
+                commands.setdefault(name, place)
+    yield from (_command(name, *place) for name, place in commands.items())
+    # Seeds of an experiment have the same settings; each trial of a sweep has its own, and each check is a process.
+    trained = {run.spec.train: run.spec for run in reversed(plan.runs) if train_settings(run.spec) is not None}
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        for checked in pool.map(lambda spec: _settings(spec, path, cwd_of(spec)), trained.values()):
+            yield from checked
 
 
 def _unsupported(root: StateFolder, plan: LaunchPlan) -> Iterator[Finding]:
@@ -181,9 +204,9 @@ def _command(name: str, path: str, cwd: str) -> Finding:
         hint = "Write its path, or install it."
         sentence = f"the command {name!r} is not found, or not executable"
         return Finding(Severity.REFUSAL, name or "command", sentence, hint)
-    if name in OWN_COMMANDS and (missing := _missing()):
+    if name in OWN_COMMANDS and is_own(command) and (missing := _missing()):
         needs = f"{name} needs {', '.join(missing)}, which this Python does not have"
-        return Finding(Severity.REFUSAL, name, needs, _INSTALL_RUNTIME)
+        return Finding(Severity.REFUSAL, name, needs, install_hint("runtime"))
     return Finding(Severity.OK, name, f"the command is {command}")
 
 
@@ -210,6 +233,8 @@ def _tried_settings(spec: RunSpec, path: str, cwd: str) -> Finding:
         **dict(stepping.env),
         contract.ENV_CONFIG: spec.train,
     }
+    if spec.workdir is not None:
+        env |= workdirs.variables(str(Path(cwd).parent), env)
     module = next((part.program for part in spec.sets if part.program is not None and part.program.text), None)
     argv = [command, "config", "--check"]
     # An environment may need a key that only its pods get.
@@ -222,7 +247,7 @@ def _tried_settings(spec: RunSpec, path: str, cwd: str) -> Finding:
                 file.write_text(module.text, encoding="utf-8")
                 argv += ["--program", str(file)]
             done = subprocess.run(
-                argv, env=env, capture_output=True, text=True, timeout=_CONFIG_SECONDS, check=False
+                argv, env=env, cwd=cwd, capture_output=True, text=True, timeout=_CONFIG_SECONDS, check=False
             )
     except (OSError, subprocess.TimeoutExpired) as error:
         return Finding(Severity.WARNING, "train", f"the training settings could not be checked: {error}")
@@ -234,6 +259,9 @@ def _tried_settings(spec: RunSpec, path: str, cwd: str) -> Finding:
         if lines
         else f"exit {done.returncode}"
     )
+    if spec.workdir is not None and spec.workdir.setup and "No module named" in sentence:
+        # What setup installs is not here yet; a module that it does not install is the reason of the run's end.
+        return Finding(Severity.OK, "train", f"the environment is made after setup; before it: {sentence}")
     return Finding(Severity.REFUSAL, "train", f"train of {spec.name}: {sentence}", HINT)
 
 
@@ -250,9 +278,12 @@ def _is_refused_anyway(spec: RunSpec) -> bool:
 
 
 def _runtime() -> Finding:
+    command = find_command(RUNTIME_COMMAND, clean_environ().get("PATH", os.defpath), working_folder())
+    if command is not None and not is_own(command):  # as where l2rtui is the one file
+        return Finding(Severity.OK, "runtime", f"the training runtime is {command}")
     if missing := _missing():
         sentence = f"the training runtime is not installed, without {', '.join(missing)}"
-        return Finding(Severity.WARNING, "runtime", sentence, _INSTALL_RUNTIME)
+        return Finding(Severity.WARNING, "runtime", sentence, install_hint("runtime"))
     return Finding(Severity.OK, "runtime", "the training runtime is installed")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from pathlib import Path
@@ -15,10 +16,15 @@ from runtime.base import atomic_files, bounded_json
 
 T = TypeVar("T")
 _SIZE_LIMIT = 64 << 20
+_LINE_BYTES = 4096
 
 
 class CorruptError(ValueError):
     """The content of a state file is invalid."""
+
+
+class UnreadableError(CorruptError):
+    """The system does not give the content at the moment: for want of descriptors, memory, rights."""
 
 
 class NewerError(CorruptError):
@@ -48,6 +54,7 @@ def read(path: Path, kind: type[T]) -> T:
     Raises:
         FileNotFoundError: The file does not exist.
         CorruptError: It is not the JSON of such a value, or cannot be read.
+        UnreadableError: The system does not give its content.
         NewerError: A later version of this program wrote it.
     """
     try:
@@ -57,7 +64,10 @@ def read(path: Path, kind: type[T]) -> T:
         value = bounded_json.decode(path.read_bytes(), kind)
     except FileNotFoundError:
         raise
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        is_no_file = error.errno in (errno.EISDIR, errno.ELOOP)
+        raise (CorruptError if is_no_file else UnreadableError)(str(error)) from error
+    except ValueError as error:
         raise CorruptError(str(error)) from error
     if (version := getattr(value, "format", FORMAT)) != FORMAT:
         kind_of_error = NewerError if version > FORMAT else CorruptError
@@ -73,11 +83,20 @@ def read_valid(path: Path, kind: type[T]) -> T | None:
         return None
 
 
+def read_line(path: Path) -> str:
+    """Return the first line of a text file; empty if it is missing or unreadable."""
+    try:
+        with path.open("rb") as file:
+            return file.read(_LINE_BYTES).decode("utf-8").partition("\n")[0]
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
 def read_or_set_aside(path: Path, kind: type[T]) -> T | None:
-    """Read a state file; None if it is missing, or unreadable and was set aside. Raises NewerError."""
+    """Read a state file; None if it is missing, unreadable, or invalid and was set aside. Raises NewerError."""
     try:
         return read(path, kind)
-    except FileNotFoundError:
+    except (FileNotFoundError, UnreadableError):
         return None
     except NewerError:
         raise

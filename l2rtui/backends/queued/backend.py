@@ -11,21 +11,23 @@ from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from l2rtui.backends.base import Backend
 from l2rtui.backends.common.wrapper import WrappedBackend
-from l2rtui.backends.queue_store import Place, QueueStore, place_variables
 from l2rtui.config import Settings, state_dir
 from l2rtui.domain.change import Change, RunChanged, RunGone
-from l2rtui.domain.history.identity import spec_id
-from l2rtui.domain.plan import ScalePlan
 from l2rtui.domain.quantity import counted
-from l2rtui.domain.queue.tickets import QUEUED, Ticket, TicketState, finish
-from l2rtui.domain.receipt import DestroyProgress, Receipt
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView, SetView
-from l2rtui.domain.workload import RunSpec
+from l2rtui.domain.status import QUEUED
 from l2rtui.errors import BackendError, RefusedError
+
+if TYPE_CHECKING:  # the store of a queue is imported once there is one
+    from l2rtui.backends.queue_store import Place, QueueStore
+    from l2rtui.domain.plan import ScalePlan
+    from l2rtui.domain.queue.tickets import Ticket
+    from l2rtui.domain.receipt import DestroyProgress, Receipt
+    from l2rtui.domain.workload import RunSpec
 
 _WATCH_SECONDS: Final = 0.5
 """Interval at which the queue's file is checked while the backend is silent: one stat."""
@@ -49,6 +51,8 @@ class QueuedBackend(WrappedBackend):
     @property
     def queue(self) -> QueueStore:
         """The queue of this place; for a cluster only once it is connected, as its context is unknown before."""
+        from l2rtui.backends.queue_store import QueueStore
+
         if self._store is None or self._backend.contexts is not None:
             place = self._place()
             folder = self._state / _folder_name(place)
@@ -94,6 +98,8 @@ class QueuedBackend(WrappedBackend):
 
     async def spec(self, run: str) -> RunSpec:
         """Return the spec of a run, queued or not."""
+        from l2rtui.domain.queue.tickets import TicketState
+
         ticket = self.queue.look().queue.named(run)
         if ticket is not None and ticket.state is TicketState.WAITING:
             return ticket.spec
@@ -117,6 +123,8 @@ class QueuedBackend(WrappedBackend):
         if run.reason == QUEUED:
             launched = (await self._backend.snapshot()).runs.get(run.uid)
             if launched is None:
+                from l2rtui.domain.receipt import Receipt
+
                 yield Receipt(run.name, 1, (), time.monotonic() - began, was_queued=True)
                 return
             run = launched
@@ -127,6 +135,8 @@ class QueuedBackend(WrappedBackend):
 
     async def _withdraw(self, run: RunView) -> None:
         """Remove the ticket of a run; a start in progress is awaited, as it cannot be cancelled."""
+        from l2rtui.domain.queue.tickets import TicketState
+
         store = self.queue
         until = time.monotonic() + _SETTLE_SECONDS
         while (ticket := store.look().queue.with_uid(run.uid)) is not None:
@@ -142,10 +152,14 @@ class QueuedBackend(WrappedBackend):
     # --- inside ------------------------------------------------------------------------------------------------
     def _views(self) -> dict[str, RunView]:
         """Return the rows of queued runs by uid."""
+        if self._store is None and not any(self._state.glob("*/queue.json")):
+            return {}
         tickets = self.queue.look().queue.tickets
         return {ticket.uid: _view(ticket, number) for number, ticket in enumerate(tickets, 1)}
 
     def _place(self) -> Place:
+        from l2rtui.backends.queue_store import Place, place_variables
+
         contexts, settings = self._backend.contexts, self._settings
         flags = {"backend": self._backend.name}
         if contexts is not None:
@@ -166,6 +180,8 @@ def _folder_name(place: Place) -> str:
 
 
 def _without(queue: Any, uid: str, store: QueueStore) -> Any:
+    from l2rtui.domain.queue.tickets import TicketState, finish
+
     ticket = queue.with_uid(uid)
     is_settled = ticket is None or ticket.state is TicketState.WAITING or not store.is_kept()
     return finish(queue, {uid}) if is_settled else queue
@@ -173,6 +189,9 @@ def _without(queue: Any, uid: str, store: QueueStore) -> Any:
 
 def _view(ticket: Ticket, number: int) -> RunView:
     """Return the row of a queued run: no pods, and the reason why it waits."""
+    from l2rtui.domain.history.identity import spec_id
+    from l2rtui.domain.queue.tickets import TicketState
+
     message = f"waits for {counted(ticket.demand, 'slot')}, number {number} in the queue"
     if ticket.state is TicketState.STARTING:
         message = "is being started"

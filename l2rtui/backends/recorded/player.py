@@ -127,7 +127,7 @@ class Player:
             NotFoundError: The log of the previous process is requested.
         """
         if query.previous:
-            raise NotFoundError("A recording has no log of the process before.")
+            raise NotFoundError("A recording has no log of a previous process.")
         position, is_seam_due = None, query.seam and query.follow
         async for _ in self._moments():
             log = self._logs.get(uid)

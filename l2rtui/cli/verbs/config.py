@@ -1,15 +1,26 @@
-"""config: check of the settings file that reports every error together; uses no backend."""
+"""config: all settings with their sources; a check of the file that reports every error together. No backend."""
 
 from __future__ import annotations
 
 import os
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from typing import Any
 
 from l2rtui.cli import json_output, table_output
-from l2rtui.cli.output import Output
-from l2rtui.config import Settings, nearest, settings_of_file, settings_of_variables, settings_path
+from l2rtui.cli.output import Column, Output, View
+from l2rtui.cli.session import settings_of
+from l2rtui.config import (
+    FILE_ONLY,
+    PREFIX,
+    Settings,
+    context_name,
+    nearest,
+    settings_of_file,
+    settings_of_variables,
+    settings_path,
+)
 from l2rtui.domain.preflight import Finding, Severity, refusals
 from l2rtui.domain.quantity import counted
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, ConfigError
@@ -20,15 +31,66 @@ _OWN_CONTEXTS = ("local", "demo", "docker")
 
 
 def run_config(args: Namespace) -> int:
-    """Print findings about the settings of file and environment; exit code 1 if one of them is wrong."""
+    """Print all settings, or findings about those of file and environment: exit code 1 if one of them is wrong."""
     environ = dict(os.environ)
     if args.config:
         environ["L2RTUI_CONFIG"] = args.config
+    if args.action == "show":
+        Output(args.output).show_all(_SETTINGS, list(_settings(args, environ)))
+        return EXIT_DONE
     findings = tuple(_findings(environ))
     Output(args.output).show_all(
         table_output.FINDINGS, [json_output.finding_document(finding) for finding in findings]
     )
     return EXIT_FAILED if refusals(findings) else EXIT_DONE
+
+
+def _settings(args: Namespace, environ: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """Yield each setting with its value and the place that decides it; the last of them wins in load_settings()."""
+    settings, path = settings_of(args), settings_path(environ)
+    (values, contexts), variables = settings_of_file(environ), settings_of_variables(environ)
+    chosen = {"backend": settings.backend, "context": settings.context}
+    context = context_name(chosen, environ)
+    layers = ((values, f"{path}"), (contexts.get(context, {}), f"{path} [context.{context}]"))
+    for setting in fields(Settings):
+        name, value = setting.name, getattr(settings, setting.name)
+        variable, before, source = f"{PREFIX}{name.upper()}", setting.default, "default"
+        for layer, place in (*layers, (variables, variable)):
+            if name in layer:
+                before, source = layer[name], place
+        yield {
+            "name": name,
+            "value": list(value) if isinstance(value, tuple) else value,
+            "source": source if value == before else "flag",
+            "default": list(setting.default) if isinstance(setting.default, tuple) else setting.default,
+            "variable": None if name in FILE_ONLY else variable,
+        }
+
+
+def _text(name: str) -> Callable[[Any], str]:
+    """Return the cell of a setting's value as the settings file writes it; empty for nothing."""
+
+    def cell(document: Any) -> str:
+        value = document[name]
+        if isinstance(value, bool):
+            return str(value).lower()
+        if isinstance(value, list):
+            return ",".join(" = ".join(item) if isinstance(item, tuple) else str(item) for item in value)
+        return "" if value is None else str(value)
+
+    return cell
+
+
+_SETTINGS = View(
+    "name",
+    (
+        Column("SETTING", "name"),
+        Column("VALUE", _text("value")),
+        Column("SOURCE", "source"),
+        Column("DEFAULT", _text("default")),
+        Column("VARIABLE", "variable"),
+    ),
+)
 
 
 def _findings(environ: dict[str, str]) -> Iterator[Finding]:

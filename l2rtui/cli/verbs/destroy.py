@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from contextlib import aclosing
+from typing import Final
 
 from l2rtui.cli import json_output, table_output
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import listed, require_only_named, runs_named
-from l2rtui.domain.quantity import counted
-from l2rtui.domain.receipt import DestroyProgress, Receipt
+from l2rtui.domain.quantity import age, counted
+from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND, NotFoundError, UsageError
 from l2rtui.services import launcher, set_destroy
@@ -19,6 +21,7 @@ from l2rtui.services.ownership import is_mine, refuse_others
 
 Scope = tuple[RunView, str]
 """A run, or one set of it by its name."""
+_SILENT_SECONDS: Final = 10.0
 _FORCE_WARNING = (
     "--force deletes pods after their grace period without waiting for their processes, which may continue to run "
     "and hold GPUs: check the node afterwards."
@@ -61,6 +64,35 @@ async def run_destroy(session: Session) -> int:
     if failures:
         raise failures[0]
     return EXIT_LEFT_BEHIND if any(receipt.left for receipt in receipts) else EXIT_DONE
+
+
+async def destroy_leaks(session: Session, leaks: Sequence[Leak]) -> int:
+    """Destroy the deleted runs of these leaks; exit code 4 if any object is left, of a run or of no run."""
+    runs: dict[str, RunView] = {}
+    for leak in leaks:
+        # A claim on a slot names no owner; any other object of the run does.
+        if leak.of is not None and not ((known := runs.get(leak.of.uid)) and known.owner):
+            runs[leak.of.uid] = leak.of
+    others = [leak for leak in leaks if leak.of is None]
+    # The next launch on its slot takes over the claim of a deleted run: whose it was does not matter.
+    owned = {leak.of.uid for leak in leaks if leak.of is not None and leak.kind != "Lease"}
+    refuse_others("leaks --clean", [run for uid, run in runs.items() if uid in owned], is_admin=session.args.admin)
+    session.require_answer("leaks --clean")
+    for leak in others:
+        session.talk.say(f"{leak.kind} {leak.name} stays: {leak.reason}.")
+    if not runs:
+        return EXIT_LEFT_BEHIND
+    names = listed(run.name for run in runs.values())
+    where = session.backend.acts_on({run.namespace for run in runs.values()})
+    objects = counted(len(leaks) - len(others), "object")
+    if not session.confirm(lambda: f"Destroy what is left of {names} ({objects}) {where}?"):
+        return EXIT_FAILED
+    receipts, failures = await _Destroyer(session, [(run, "") for run in runs.values()]).all()
+    session.talk.clear()
+    session.out.show_all(table_output.RECEIPTS, [json_output.receipt_document(receipt) for receipt in receipts])
+    if failures:
+        raise failures[0]
+    return EXIT_LEFT_BEHIND if others or any(receipt.left for receipt in receipts) else EXIT_DONE
 
 
 def _scopes(snapshot: ClusterSnapshot, targets: Sequence[str], seeds: Sequence[int]) -> list[Scope]:
@@ -133,10 +165,12 @@ class _Destroyer:
         self._left: dict[str, int] = {}
         self._receipts: dict[str, Receipt] = {}
         self._is_told = False
+        self._changed = time.monotonic()
 
     async def all(self) -> tuple[list[Receipt], list[BaseException]]:
         """Destroy all; return the receipts, and the errors of those without one."""
         names = [_name(scope) for scope in self._scopes]
+        telling = asyncio.create_task(self._tell_silence())
         try:
             # A failed destroy must not cancel the others half-way.
             outcomes = await asyncio.gather(*(self._one(scope) for scope in self._scopes), return_exceptions=True)
@@ -147,6 +181,8 @@ class _Destroyer:
                 f"`l2rtui destroy {' '.join(unfinished)}` goes on."
             )
             raise
+        finally:
+            telling.cancel()
         receipts = [self._receipts[name] for name in names if name in self._receipts]
         return receipts, [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
 
@@ -157,10 +193,17 @@ class _Destroyer:
         items = (
             set_destroy.destroy_set(backend, run, set_name, grace_seconds=grace)
             if set_name
-            else launcher.destroy(backend, run, grace_seconds=grace, purge=args.purge, force=args.force)
+            else launcher.destroy(
+                backend,
+                run,
+                grace_seconds=grace,
+                purge=getattr(args, "purge", False),
+                force=getattr(args, "force", False),
+            )
         )
         async with aclosing(items) as stream:
             async for item in stream:
+                self._changed = time.monotonic()
                 match item:
                     case DestroyProgress(left):
                         self._left[name] = sum(count for _, count in left)
@@ -170,12 +213,24 @@ class _Destroyer:
                         self._receipts[name] = item
                         self._tell_end(item)
 
+    async def _tell_silence(self) -> None:
+        """Say for how long nothing has changed: a server that answers no more looks like a long grace period."""
+        while True:
+            await asyncio.sleep(1.0)
+            if self._left and time.monotonic() - self._changed >= _SILENT_SECONDS:
+                self._session.talk.live(self._progress())
+
     def _tell(self) -> None:
+        if self._session.talk.is_live or not self._is_told:  # elsewhere once, then a line per deleted run
+            self._session.talk.progress(self._progress())
+            self._is_told = True
+
+    def _progress(self) -> str:
         gone = f"{len(self._receipts)} of {len(self._scopes)} gone: " if len(self._scopes) > 1 else ""
         waiting = listed(f"{name} ({count} left)" for name, count in self._left.items())
-        if self._session.talk.is_live or not self._is_told:  # elsewhere once, then a line per deleted run
-            self._session.talk.progress(f"destroying {gone}{waiting}")
-            self._is_told = True
+        silent = time.monotonic() - self._changed
+        since = f", no change for {age(silent)}" if silent >= _SILENT_SECONDS else ""
+        return f"destroying {gone}{waiting}{since}"
 
     def _tell_end(self, receipt: Receipt) -> None:
         talk = self._session.talk

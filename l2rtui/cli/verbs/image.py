@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from l2rtui.cli.output import Column, View, can_ask
@@ -34,7 +36,7 @@ VIEW = View(
 
 async def run_image(session: Session) -> int:
     """Run the action that the first argument names."""
-    actions = {"build": _build, "push": _push, "login": _login, "ls": _list}
+    actions = {"build": _build, "push": _push, "login": _login, "ls": _list, "source": _write_source}
     return await actions[session.args.action](session)
 
 
@@ -61,6 +63,14 @@ async def _build(session: Session) -> int:
         if built is not None:
             session.talk.say(f"built {built.image}")
         return await _print_one(session, engine, image, pushed)
+
+
+async def _write_source(session: Session) -> int:
+    """Write the Dockerfiles and what they copy, to be read or changed."""
+    folder = Path(_named(session, "source"))
+    await asyncio.to_thread(images.write_source, folder)
+    session.talk.say(f"wrote {folder}/docker: `l2rtui image build --source {folder}` builds from it")
+    return EXIT_DONE
 
 
 async def _push(session: Session) -> int:

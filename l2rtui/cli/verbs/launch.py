@@ -272,24 +272,25 @@ async def _start(session: Session, prepared: launcher.CheckedPlan) -> list[dict[
     """Execute a plan and return documents of its runs; None if an interruption left objects behind."""
     plan = prepared.plan
     names = [run.spec.name for run in plan.runs]
-    try:
-        plan = await _carry_out(session, prepared)
-        if session.args.wait:
-            session.talk.progress(f"waiting for {listed(names)} to run")
-            snapshot = await launcher.wait_running(
-                session.backend, names, session.args.timeout, settle_seconds=session.settings.ready_seconds
-            )
-            launched = _launched_documents(snapshot, names)
-        elif session.backend.renderer is not None:  # its pods become visible when their controllers have made them
-            # On a cluster the controllers create the pods later: the plan is printed, not a snapshot without them.
-            launched = [json_output.started_document(run) for run in plan.runs]
-        else:
-            launched = _launched_documents(await session.backend.snapshot(), names)
-    except asyncio.CancelledError:
-        # The launcher rolls back while it launches; a Ctrl-C during --wait comes later and is undone here.
-        if await _take_back(session, plan):
-            return None
-        raise
+    with session.announcing("Interrupted: rolling back the launch."):
+        try:
+            plan = await _carry_out(session, prepared)
+            if session.args.wait:
+                session.talk.progress(f"waiting for {listed(names)} to run")
+                snapshot = await launcher.wait_running(
+                    session.backend, names, session.args.timeout, settle_seconds=session.settings.ready_seconds
+                )
+                launched = _launched_documents(snapshot, names)
+            elif session.backend.renderer is not None:
+                # Controllers create the pods later: the plan is printed, not a snapshot without them.
+                launched = [json_output.started_document(run) for run in plan.runs]
+            else:
+                launched = _launched_documents(await session.backend.snapshot(), names)
+        except asyncio.CancelledError:
+            # The launcher rolls back while it launches; a Ctrl-C during --wait comes later and is undone here.
+            if await _take_back(session, plan):
+                return None
+            raise
     session.talk.clear()
     for sentence in recorder.take_warnings():
         session.talk.say(f"warning: {sentence}")
@@ -388,7 +389,6 @@ def _last_steps(plan: LaunchPlan) -> dict[int, list[str]]:
 
 async def _take_back(session: Session, plan: LaunchPlan) -> bool:
     """Roll back what the launcher has not rolled back already; return True if any object is left."""
-    session.talk.say("Interrupted: rolling back the launch.")
     receipts = await launcher.take_back(session.backend, plan, partial(launcher.destroy, session.backend))
     left = [f"{receipt.sentence}." for receipt in receipts if receipt.left]
     for sentence in left or ["The launch was rolled back; nothing is left."]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
 from l2rtui.cli import json_output, table_output, watching
 from l2rtui.cli.listings import EXPERIMENTS, NODES, PODS, RUNS, SLOTS, Listing
@@ -15,13 +16,19 @@ from l2rtui.cli.selection import RowSelection, filtered
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import listed
 from l2rtui.config import state_dir
-from l2rtui.domain.preflight import Finding, Severity, refusals
-from l2rtui.domain.runstatus import LearningState
+from l2rtui.domain.node import natural_key
 from l2rtui.domain.selection.gpu_columns import about_gpu
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND
-from l2rtui.services.experiments.summaries import experiments
-from l2rtui.services.learning import LearningReader
+
+if TYPE_CHECKING:
+    from l2rtui.domain.preflight import Finding
+    from l2rtui.domain.runstatus import LearningState
+    from l2rtui.services.learning import LearningReader
+
+
+_MOST_MISMATCHES: Final = 10
+"""Mismatches that are printed one by one: a cluster with a wrong setting has thousands."""
 
 
 async def run_nodes(session: Session) -> int:
@@ -74,12 +81,18 @@ class _Lister:
         for problem in snapshot.problems:
             self.session.talk.say(f"warning: {problem.rstrip('.')}. See `l2rtui check`.")
         documents = await self.chosen(snapshot)
-        out.show_all(listing.view, documents)
+        out.show_all(table_output.with_namespaces(listing.view, documents), documents)
         of_chosen = (sentence for document in documents for sentence in document.get("mismatches", ()))
         # For slots all problems: a fault of a pod without a slot belongs to no slot.
-        for problem in snapshot.ledger.problems if listing is SLOTS else dict.fromkeys(of_chosen):
-            self.session.talk.say(f"Mismatch: {problem}.")
+        self._say_mismatches(snapshot.ledger.problems if listing is SLOTS else of_chosen)
         return EXIT_DONE
+
+    def _say_mismatches(self, sentences: Iterable[str]) -> None:
+        problems = sorted(dict.fromkeys(sentences), key=natural_key)
+        for problem in problems[:_MOST_MISMATCHES]:
+            self.session.talk.say(f"Mismatch: {problem}.")
+        if (more := len(problems) - _MOST_MISMATCHES) > 0:
+            self.session.talk.say(f"… and {more} more mismatches: see `-o wide`.")
 
     async def chosen(self, snapshot: ClusterSnapshot) -> Sequence[Document]:
         """Return the selected documents; if the arguments match nothing, say which."""
@@ -121,6 +134,8 @@ class _RunLister(_Lister):
 
     @cached_property
     def _reader(self) -> LearningReader:
+        from l2rtui.services.learning import LearningReader
+
         return LearningReader(self.session.backend)
 
     async def narrowed(self, snapshot: ClusterSnapshot, every: Sequence[Document]) -> Sequence[Document]:
@@ -151,6 +166,8 @@ class _ExperimentLister(_Lister):
 
     @cached_property
     def _reader(self) -> LearningReader:
+        from l2rtui.services.learning import LearningReader
+
         return LearningReader(self.session.backend, with_ended=True)
 
     async def narrowed(self, snapshot: ClusterSnapshot, every: Sequence[Document]) -> Sequence[Document]:
@@ -158,6 +175,8 @@ class _ExperimentLister(_Lister):
         documents = self.selection.choose(snapshot, every)
         if self.session.out.form == "name" and not self.session.args.filter:
             return documents
+        from l2rtui.services.experiments.summaries import experiments
+
         names = {document["experiment"] for document in documents}
         runs = [run for run in snapshot.runs.values() if run.experiment in names]
         summaries = await experiments(self._reader, snapshot, runs, time.time())
@@ -176,8 +195,14 @@ class _ExperimentLister(_Lister):
 
 
 async def run_leaks(session: Session) -> int:
-    """List leftover objects of deleted runs; exit code 4 if there are any."""
+    """List leftover objects of deleted runs, or remove them; exit code 4 if there are any left."""
+    if session.args.clean:
+        session.require_writable("leaks --clean")
     leaks = await session.backend.leaks()
+    if leaks and session.args.clean:
+        from l2rtui.cli.verbs.destroy import destroy_leaks
+
+        return await destroy_leaks(session, leaks)
     session.out.show_all(table_output.LEAKS, [json_output.leak_document(leak) for leak in leaks])
     if not leaks:
         session.talk.say("No leaks.")
@@ -186,6 +211,8 @@ async def run_leaks(session: Session) -> int:
 
 async def run_check(session: Session) -> int:
     """Print the findings about this setup; exit code 1 if a required part does not work."""
+    from l2rtui.domain.preflight import refusals
+
     findings = [*await session.backend.doctor(), *_own_findings()]
     session.out.show_all(table_output.FINDINGS, [json_output.finding_document(finding) for finding in findings])
     return EXIT_FAILED if refusals(findings) else EXIT_DONE
@@ -193,6 +220,8 @@ async def run_check(session: Session) -> int:
 
 def _own_findings() -> Iterable[Finding]:
     """Return findings that do not depend on the backend."""
+    from l2rtui.domain.preflight import Finding, Severity
+
     term = os.environ.get("TERM", "")
     if term in ("", "dumb"):
         yield Finding(Severity.WARNING, "terminal", f"TERM is {term!r}: the app cannot draw", "Set TERM.")

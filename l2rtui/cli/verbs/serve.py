@@ -30,8 +30,10 @@ def run_serve(args: Namespace) -> int:
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] not in ("textual_serve", "aiohttp_jinja2", "jinja2"):
             raise
-        hint = "Run `pip install 'l2rtui[serve]'`, or take the file that `make dist` builds."
-        raise UsageError("serve needs textual-serve, which is not installed here.", hint) from missing
+        from runtime.base.installation import install_hint
+
+        sentence = "serve needs textual-serve, which is not installed here."
+        raise UsageError(sentence, install_hint("serve")) from missing
     out, talk = Output("table"), StderrReporter()
 
     def announce(address: str) -> None:

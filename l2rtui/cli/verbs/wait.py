@@ -9,7 +9,6 @@ from contextlib import aclosing
 
 from l2rtui.cli.listings import RUNS
 from l2rtui.cli.output import Column, Document, View
-from l2rtui.cli.run_waiting import Goal, RunWaiter, Verdict, WaitCondition, WaitOutcome
 from l2rtui.cli.selection import RowSelection
 from l2rtui.cli.session import Session
 from l2rtui.cli.table_output import format_age
@@ -18,6 +17,7 @@ from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.domain.status import Level
 from l2rtui.errors import EXIT_DONE, EXIT_OUT_OF_REACH, EXIT_TIMEOUT, NotFoundError, UsageError
 from l2rtui.services import metrics
+from l2rtui.services.run_waiting import Goal, RunWaiter, Verdict, WaitCondition, WaitOutcome
 
 _LEVELS = {WaitOutcome.REACHED: Level.OK, WaitOutcome.WAITING: Level.WARN, WaitOutcome.OUT_OF_REACH: Level.BAD}
 _VIEW = View(

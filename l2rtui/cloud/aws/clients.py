@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from l2rtui.errors import BackendError
+from runtime.base.installation import install_hint
 
 _log = logging.getLogger(__name__)
 
@@ -136,10 +137,8 @@ def _translated_errors(service: str, operation: str) -> Iterator[None]:
 
 def missing_library() -> BackendError:
     """Return the error for an installation without boto3."""
-    return BackendError(
-        "This needs Amazon's library for Python, which is not installed.",
-        "Install it: `pip install 'l2rtui[aws]'`.",
-    )
+    sentence = "This needs Amazon's library for Python, which is not installed."
+    return BackendError(sentence, install_hint("aws"))
 
 
 def describe_error(service: str, operation: str, error: BaseException) -> CloudError:

@@ -19,8 +19,8 @@ FIGURE_LABELS: Final[Mapping[str, str]] = MappingProxyType({
     RETURN: "return",
     "env_steps_per_second": "env steps/s",
     "updates_per_second": "updates/s",
-    "policy_lag": "lag, versions",
-    "idle_share": "share of time without data",
+    "policy_lag": "policy lag",
+    "idle_share": "waiting for data",
 })  # fmt: skip
 """Figures of charts in display order; other figures follow under their own names."""
 AXIS_LABELS: Final[Mapping[Axis, str]] = MappingProxyType(
@@ -80,7 +80,7 @@ class CurveGroup:
     @property
     def title(self) -> str:
         """Name, and the number of seeds behind a mean."""
-        return f"{self.name} (mean of {len(self.seeds)} seeds, ± sd)" if len(self.seeds) > 1 else self.name
+        return f"{self.name} (mean of {len(self.seeds)} seeds, 95 % interval)" if len(self.seeds) > 1 else self.name
 
 
 def grouped(seeds: Iterable[SeedCurve], *, by_experiment: bool) -> tuple[CurveGroup, ...]:
@@ -131,7 +131,7 @@ class ChartLine:
     """One line of a chart.
 
     Attributes:
-        has_spread: Draw lows and highs. is_mean: They are the standard deviation over several seeds.
+        has_spread: Draw lows and highs. is_mean: They are the 95 % interval of the mean over several seeds.
         newest: Value of the newest record, as tables show it; None if the line does not show plain values.
     """
 

@@ -1,4 +1,4 @@
-"""Curves on a grid of equal columns: resampling, smoothing, and mean with spread over seeds.
+"""Curves on a grid of equal columns: resampling, smoothing, and mean with its interval over seeds.
 
 A column without a record is NaN. Where a mean over seeds needs a value, gaps are filled by linear interpolation,
 never beyond the records of the run itself.
@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from l2rtui.domain.curves.run_curve import Axis, RunCurve
+from l2rtui.domain.experiments.interval import MOST_EXACT, bootstrap_interval
 
 NOTHING: Final = math.nan
+_RESAMPLED_COLUMNS: Final = 24
+"""Columns whose interval is drawn by chance, a millisecond each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +25,8 @@ class Columns:
     """Values by column; NaN where there is no record.
 
     Attributes:
-        lows, highs: Limits of the spread: minimum and maximum record of a run, or one standard deviation over
-            seeds.
+        lows, highs: Limits of the spread: minimum and maximum record of a run, or the 95 % interval of the mean
+            over seeds.
         counts: Number of records in the column, or of seeds.
     """
 
@@ -55,6 +58,9 @@ class Grid:
 def resample(curve: RunCurve, figure: str, grid: Grid, origin: float = 0.0) -> Columns:
     """Return a figure of a run by columns: mean, minimum and maximum of all records in each column.
 
+    The newest column is usually still incomplete. Its values are those of a whole column that ends at the newest
+    record; the mean of one or two records beside means of many would be a vertical stroke at the end of the curve.
+
     Args:
         origin: Position in the run that counts as 0.
     """
@@ -66,8 +72,10 @@ def resample(curve: RunCurve, figure: str, grid: Grid, origin: float = 0.0) -> C
         edge = origin + (grid.high if number == grid.num else grid.low + number * grid.width)
         # The last column includes its upper edge; otherwise the newest record would be dropped.
         end = (bisect_right if number == grid.num else bisect_left)(positions, edge, start)
+        columns.counts.append(sum(counts[start:end]))
+        if start < end == len(positions):
+            start = bisect_left(positions, positions[-1] - grid.width, 0, start + 1)
         count = sum(counts[start:end])
-        columns.counts.append(count)
         columns.means.append(sum(sums[start:end]) / count if count else NOTHING)
         columns.lows.append(min(lows[start:end]) if count else NOTHING)
         columns.highs.append(max(highs[start:end]) if count else NOTHING)
@@ -112,20 +120,27 @@ def bridge(values: Sequence[float]) -> list[float]:
 
 
 def over_seeds(runs: Sequence[Sequence[float]]) -> Columns:
-    """Return the mean of several runs in each column, and one standard deviation over the runs.
+    """Return the mean of several runs in each column, and its 95 % bootstrap interval, as of experiments.
 
     Runs that have ended or have not yet reached a column do not count there: ``counts`` gives the number that do.
-    The deviation is the sample standard deviation (n - 1); it is 0 for a single run.
+    A single run has no interval: both limits are its value. With many runs, intervals are computed at some columns
+    and interpolated between them.
     """
     columns = Columns([], [], [], [])
-    for values in zip(*map(bridge, runs), strict=True):
-        finite = [value for value in values if not math.isnan(value)]
-        count = len(finite)
-        mean = sum(finite) / count if count else NOTHING
-        squares = sum((value - mean) ** 2 for value in finite)
-        deviation = math.sqrt(squares / (count - 1)) if count > 1 else 0.0
+    below, above = [NOTHING] * len(runs[0]), [NOTHING] * len(runs[0])
+    step = 1 if len(runs) <= MOST_EXACT else max(1, len(runs[0]) // _RESAMPLED_COLUMNS)
+    rows = [tuple(value for value in row if not math.isnan(value)) for row in zip(*map(bridge, runs), strict=True)]
+    last = max((number for number, finite in enumerate(rows) if finite), default=0)
+    for number, finite in enumerate(rows):
+        mean = sum(finite) / len(finite) if finite else NOTHING
         columns.means.append(mean)
-        columns.lows.append(mean - deviation)
-        columns.highs.append(mean + deviation)
-        columns.counts.append(count)
+        columns.counts.append(len(finite))
+        # Also where a run comes or goes: interpolation across it would be neither interval.
+        has_changed = number == 0 or len(finite) != len(rows[number - 1])
+        if finite and (number % step == 0 or number == last or has_changed):
+            low, high = bootstrap_interval(finite) or (mean, mean)
+            below[number], above[number] = mean - low, high - mean
+    for mean, under, over in zip(columns.means, bridge(below), bridge(above), strict=True):
+        columns.lows.append(mean - under)
+        columns.highs.append(mean + over)
     return columns

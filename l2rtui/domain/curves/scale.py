@@ -12,8 +12,6 @@ LABEL_CHARS: Final = 9
 _EQUAL: Final = 1e-9
 """Relative difference below which values count as equal: rounding errors of a mean are not a curve."""
 _FEW_TICKS: Final = 4
-_FEW_PARTS: Final = 50
-"""Accuracy of the labels of limits that are no round numbers: such a part of what lies between them."""
 _OUTSIDE: Final = 0.02
 """Share of the values at each end that do not decide what is usual."""
 _MANY_VALUES: Final = 12
@@ -61,7 +59,7 @@ def value_scale(values: Sequence[float], most_ticks: int) -> Scale | None:
     """Return a scale that holds all finite values; None without a value.
 
     Its limits are round numbers, with ticks between them. Where only few ticks fit, the limits are the minimum and
-    maximum, as a low chart has no spare height.
+    maximum, as a low chart has no spare height; the ticks are round numbers between them.
     """
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
@@ -71,8 +69,7 @@ def value_scale(values: Sequence[float], most_ticks: int) -> Scale | None:
         margin = max(abs(low) * 0.05, 0.5)
         low, high = low - margin, low + margin
     if most_ticks < _FEW_TICKS:
-        fine = _round_step((high - low) / _FEW_PARTS)
-        return Scale(low, high, ((low, number_label(low, fine)), (high, number_label(high, fine))))
+        return Scale(low, high, _two_ticks(low, high))
     most_steps = most_ticks - 1
     step = _round_step((high - low) / most_steps)
     # Rounding to the step may add a tick at either end; then the next round number is used.
@@ -81,6 +78,15 @@ def value_scale(values: Sequence[float], most_ticks: int) -> Scale | None:
     first, last = math.floor(low / step), math.ceil(high / step)
     ticks = tuple((number * step, number_label(number * step, step)) for number in range(first, last + 1))
     return Scale(first * step, last * step, ticks)
+
+
+def _two_ticks(low: float, high: float) -> tuple[tuple[float, str], ...]:
+    """Return the roundest two numbers between two limits, as far apart as they may be."""
+    step = _round_step((high - low) / 2.0)
+    while math.floor(high / step) - math.ceil(low / step) < 1:
+        step = _round_step(step / 2.5)
+    ends = math.ceil(low / step), math.floor(high / step)
+    return tuple((number * step, number_label(number * step, step)) for number in ends)
 
 
 def position_scale(low: float, high: float, most_ticks: int, *, is_time: bool = False) -> Scale:

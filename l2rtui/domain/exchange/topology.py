@@ -118,5 +118,5 @@ def exchange_text(figures: ExchangeFigures) -> str:
     return (
         f"in {figures.messages_in:,.0f} messages/s {format_bytes(figures.bytes_in)}B/s, "
         f"out {figures.messages_out:,.0f} messages/s {format_bytes(figures.bytes_out)}B/s, "
-        f"{figures.replay:,} in store, {figures.inflight:,} in flight, {figures.stale:,} segments too old"
+        f"{figures.replay:,} in store, {figures.inflight:,} in flight, {figures.stale:,} segments dropped as stale"
     )

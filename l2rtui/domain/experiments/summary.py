@@ -11,9 +11,9 @@ from typing import Final
 from l2rtui.domain.experiments.interval import bootstrap_interval
 from l2rtui.domain.history.identity import newest_by_seed, variants_of
 from l2rtui.domain.metrics import RunMetrics
-from l2rtui.domain.queue.tickets import QUEUED
 from l2rtui.domain.runstatus import Learning, LearningState
 from l2rtui.domain.snapshot import RunView
+from l2rtui.domain.status import QUEUED
 
 _LIVE: Final = frozenset((Learning.STARTING, Learning.LIVE, Learning.SLOW, Learning.STARVED))
 """States of a run that makes progress, however slow."""

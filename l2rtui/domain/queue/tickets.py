@@ -14,9 +14,6 @@ from enum import StrEnum
 from l2rtui.domain.placement import Pin, PlacementPolicy
 from l2rtui.domain.workload import RunSpec
 
-QUEUED = "Queued"
-"""State of a run that waits in a queue, shown as the reason of its row."""
-
 
 class TicketState(StrEnum):
     """State of a queued run: it waits, or its start was announced."""

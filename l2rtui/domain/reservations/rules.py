@@ -7,7 +7,6 @@ from typing import Final
 
 from l2rtui.domain.ledger import Ledger, Slot
 from l2rtui.domain.node import SlotId, SlotReservation
-from l2rtui.domain.placement import parse_pins, pinned
 from l2rtui.domain.sanitize import sanitize
 
 MOST_SECONDS: Final = 14 * 86_400.0
@@ -28,17 +27,19 @@ def slots_named(places: Iterable[str], ledger: Ledger) -> tuple[SlotId, ...]:
         for part in filter(None, (part.strip() for part in place.split(","))):
             slots = _slots_of(part, ledger)
             if not slots:
-                raise ValueError(f"there is no slot {part}: `l2rtui slots` lists them")
+                raise ValueError(f"there is no slot {part}")
             named.update(slots)
     return tuple(slot for slot in ledger.slots if slot in named)
 
 
 def _slots_of(part: str, ledger: Ledger) -> list[SlotId]:
+    from l2rtui.domain.placement import parse_pins, pinned  # lists read only the limits of this module
+
     if "/" not in part:
         return [slot for slot in ledger.slots if slot.node == part]
     pins = parse_pins(part)
     if missing := next((pin for pin in pins if not pinned(ledger, (pin,))), None):
-        raise ValueError(f"there is no slot {missing}: `l2rtui slots` lists them")
+        raise ValueError(f"there is no slot {missing}")
     return pinned(ledger, pins)
 
 

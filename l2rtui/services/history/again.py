@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from l2rtui.backends.base import Backend
+from l2rtui.backends.common import workdirs
 from l2rtui.domain.history.record import ID_CHARS, HistoryRecord, SourceState
 from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.quantity import counted
@@ -59,13 +60,18 @@ def _notes(backend: Backend, record: HistoryRecord, severity: Severity) -> Itera
     hint = f"`l2rtui launch --like {entry.run_id[:ID_CHARS]} --inexact` launches it all the same."
     if backend.name != entry.backend:
         yield Finding(Severity.WARNING, entry.run, f"it ran on {entry.backend}, and this is {backend.name}")
+    spec = spec_of(record.launch.spec)
+    workdir = spec.workdir if spec is not None else None
+    if workdir is not None:
+        # The archive of then is launched; preflight refuses where it is not stored any more.
+        yield Finding(Severity.OK, workdirs.SUBJECT, f"its own code is that of then: {workdir.size}")
     if backend.name in _WITH_IMAGES:
         # The code is in the image: the current source tree has no effect there.
         yield _image_note(entry.image, severity, hint)
         return
     root = Path(record.launch.source.root or "/nowhere")
     now = source_state(root) if root.is_dir() else SourceState()
-    differences = list(_tree_differences(record.launch.source, now))
+    differences = list(_tree_differences(record.launch.source, now)) if workdir is None else []
     for is_grave, sentence in differences:
         yield Finding(severity if is_grave else Severity.WARNING, entry.run, sentence, hint if is_grave else "")
     versions = dict(versions_of(backend))
@@ -73,7 +79,7 @@ def _notes(backend: Backend, record: HistoryRecord, severity: Severity) -> Itera
         if version != versions.get(package):
             sentence = f"it ran with {package} {version}, here is {versions.get(package, 'none')}"
             yield Finding(Severity.WARNING, entry.run, sentence)
-    if not differences:
+    if workdir is None and not differences:
         yield Finding(Severity.OK, entry.run, f"the source tree is that of then, {entry.revision[:12]}")
 
 

@@ -8,6 +8,7 @@ from typing import Final
 from l2rtui.domain.history.record import HistoryRecord
 from l2rtui.domain.quantity import rfc3339
 from l2rtui.domain.sanitize import sanitize
+from l2rtui.services.history.launch_facts import spec_of
 from l2rtui.services.history.lookup import spec_document
 
 _FACTS: Final = ("run", "run_id", "experiment", "seed", "state", "owner", "backend", "context", "namespace")
@@ -37,6 +38,9 @@ def _lines(record: HistoryRecord) -> Iterator[str]:
         yield _fact("source", f"{source.root} at {source.revision}{branch}")
     if source.problem:
         yield _fact("source", source.problem)
+    spec = spec_of(launch.spec)
+    if spec is not None and spec.workdir is not None:
+        yield _fact("own code", f"{spec.workdir.path}: {spec.workdir.size}")
     for pod, slots in launch.placement:
         yield _fact("placed", f"{pod} {' '.join(slots) or 'on no slot'}")
     for pod, lines in ending.logs if ending else ():

@@ -36,6 +36,7 @@ from l2rtui.services.adoption import adopt_lost
 from l2rtui.services.monitor import Monitor
 from l2rtui.services.queue.end_records import EndRecords
 from l2rtui.services.queue.sweep_halving import SweepHalving
+from runtime.base.cgroups import leave_run_group
 from runtime.base.file_lock import try_lock
 
 _log = logging.getLogger(__name__)
@@ -303,6 +304,7 @@ def main(argv: list[str]) -> int:
     if os.fork():
         return 0  # the child has the lock: the caller waits only for this process, and has no child to reap
     _detach(store.keeper_log)
+    leave_run_group()  # a command of a run may have started us
     log.configure(is_verbose=False, is_debug=False)
     try:
         backend = make_backend(place.flags.get("backend", ""), settings, is_queued=False)

@@ -28,7 +28,7 @@ def slots_named(places: Sequence[str], snapshot: ClusterSnapshot) -> tuple[SlotI
         return rules.slots_named(places, snapshot.ledger)
     except ValueError as error:
         sentence = str(error)
-        raise UsageError(f"{sentence[0].upper()}{sentence[1:]}.", "See `l2rtui slots`.") from None
+        raise UsageError(f"{sentence[0].upper()}{sentence[1:]}.", "`l2rtui slots` lists them.") from None
 
 
 async def reserve(backend: Backend, slots: Sequence[SlotId], now: float, seconds: float, note: str = "") -> float:

@@ -18,7 +18,8 @@ from runtime.base import bounded_json
 def to_document(spec: RunSpec) -> dict[str, Any]:
     """Return a RunSpec as the document of a spec file, without empty fields; loading it gives the same RunSpec.
 
-    Runs imported from Kubernetes YAML have no such form. Of a program only the name is written.
+    Runs imported from Kubernetes YAML have no such form. Of a program only the name is written, and of own code the
+    path of its folder.
     """
     common: dict[str, Any] = {
         "name": spec.name,
@@ -27,10 +28,18 @@ def to_document(spec: RunSpec) -> dict[str, Any]:
         "env": dict(spec.env),
         "train": bounded_json.decode(spec.train),
         "queue": _queue_form(spec),
+        **_workdir_forms(spec),
         **watch_forms(spec),
     }
     document: dict[str, Any] = _without_empty(_form(spec, common))
     return document
+
+
+def _workdir_forms(spec: RunSpec) -> dict[str, Any]:
+    if (workdir := spec.workdir) is None:
+        return {}
+    form = schema.WorkdirForm(workdir.path, workdir.volume) if workdir.volume else workdir.path
+    return {"workdir": form, "setup": [list(command) for command in workdir.setup]}
 
 
 def _queue_form(spec: RunSpec) -> schema.QueueForm | bool | None:

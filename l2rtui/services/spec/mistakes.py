@@ -29,6 +29,7 @@ _TYPES = {
     "null": "nothing",
 }
 _MOST_MISTAKES = 20
+_SETS = ("learner", "workers", "servers", "nodes", "steps", "job")
 _PATTERN = re.compile(r"Expected `str` matching regex .*")
 
 
@@ -140,6 +141,13 @@ def _nearest(keys: Keys, data: Mapping[str, Any], of_part: Any) -> str:
         form = inner.get(str(key), form)
     form = of_part or form
     names = [*form.__struct_fields__, *(["kind"] if len(keys) == 1 else [])]
+    if len(keys) == 1 and not of_part:
+        parts = [part for part in names if part in inner and keys[0] in inner[part].__struct_fields__]
+        # Those of a set, which is where a newcomer misses them: `resources`, `replicas`, `slots`.
+        lists = (schema.WorkersForm, schema.StepForm)
+        sets = [f"{part}.0" if inner[part] in lists else part for part in parts if part in _SETS]
+        if sets and keys[0] != "name":
+            return f"Did you mean {' or '.join(f'{part}.{keys[0]}' for part in sets)}?"
     is_of_spec = len(keys) == 1 and not of_part and not difflib.get_close_matches(str(keys[0]), names, 1, 0.75)
     if is_of_spec and (setting := _near_setting(str(keys[0]), data)):
         return f"Did you mean train.{setting}?"

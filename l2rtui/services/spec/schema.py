@@ -426,6 +426,16 @@ class HalvingForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
     factor: Annotated[int, Meta(ge=2, le=64, description="the best 1/factor go on to factor times the steps")] = 3
 
 
+class WorkdirForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Folder of own code, with the volume that carries it where it is too large for a ConfigMap."""
+
+    path: Annotated[str, Meta(min_length=1, description="folder: a path beside this file", examples=["."])]
+    volume: Annotated[
+        str,
+        Meta(description="PersistentVolumeClaim for more than 900 KiB packed, on Kubernetes", examples=["data"]),
+    ] = ""
+
+
 class _RunForm(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """Fields of every run."""
 
@@ -444,6 +454,21 @@ class _RunForm(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=T
     env: Annotated[dict[str, EnvValue], Meta(description="variables for every process", examples=_VARIABLES)] = {}
     secrets: Annotated[
         list[str], Meta(description="Secrets whose keys become variables of every process.", examples=[["wandb"]])
+    ] = []
+    workdir: Annotated[
+        str | WorkdirForm,
+        Meta(
+            description="folder of own code: packed, sent with the run, and where its processes start; "
+            "docs/guides/own-code.md",
+            examples=["."],
+        ),
+    ] = ""
+    setup: Annotated[
+        list[Command],
+        Meta(
+            description="commands that run once in workdir before the processes start, each an argv",
+            examples=[[["pip", "install", "-r", "requirements.txt"]]],
+        ),
     ] = []
     train: Annotated[
         dict[str, Any],

@@ -19,12 +19,12 @@ from l2rtui.domain.placement import Pin, PlacementPolicy, parse_pins, parse_seed
 from l2rtui.domain.preflight import Finding
 from l2rtui.domain.secret import find_secrets
 from l2rtui.domain.sidecar import sidecar_of
-from l2rtui.domain.workload import Queue, QueueSystem, RunSpec, cpu_reason, numbered, renamed, with_seeds
+from l2rtui.domain.workload import Queue, QueueSystem, RunSpec, Workdir, cpu_reason, numbered, renamed, with_seeds
 from l2rtui.errors import SpecError
 from l2rtui.services.spec import import_helm
 from l2rtui.services.spec.decode import kind_of, sets_of, train_of, unbound_sets, variables
 from l2rtui.services.spec.mistakes import explain_all, explain_mistake
-from l2rtui.services.spec.schema import QueueForm, SpecForm
+from l2rtui.services.spec.schema import QueueForm, SpecForm, WorkdirForm
 from l2rtui.services.spec.sweep_fields import sweep_in, with_values
 from l2rtui.services.spec.watch_fields import alerts_in, limits_in
 from l2rtui.services.spec.yaml_lines import Keys, Locations, apply_override, dotted, parse_yaml, read_bytes
@@ -33,6 +33,8 @@ from runtime.base.limits import Limits
 NO_LIMITS = Limits()
 _NO_PROGRAMS = ("env", "train")
 """Fields of a spec below which `program` is a user-defined name."""
+_WORKDIRS = (("workdir",), ("workdir", "path"))
+"""Paths of the fields that name the folder of own code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ def load(
         name: Replaces the file's ``name``.
         binding: Binding mode if the file names none.
         limits: Limits if the file names none.
-        allows_outside: The file may name programs outside of its own folder.
+        allows_outside: The file may name programs and a workdir outside of its own folder.
 
     Raises:
         SpecError: the file is missing or wrong; names file, line and field.
@@ -186,7 +188,7 @@ def _loaded(data: dict[str, Any], locations: Locations, binding: str, limits: Li
     if binding and form.pod.binding is None:
         form.pod = msgspec.structs.replace(form.pod, binding=binding)
     request = _request_of(form, locations, limits)
-    return replace(request, spec=_with_choice(request.spec, unbound), notes=notes)
+    return replace(request, spec=_with_choice(request.spec, unbound), notes=(*notes, *request.notes))
 
 
 def _with_choice(spec: RunSpec, unbound: Collection[str]) -> RunSpec:
@@ -217,15 +219,15 @@ def _refuse_secrets(data: Any, locations: Locations) -> None:
 
 
 def _refuse_outside(data: Any, locations: Locations, keys: Keys = ()) -> None:
-    """Refuse a program outside of the spec's folder: its text is sent with the run, and the spec may be another
-    user's.
+    """Refuse a program or a workdir outside of the spec's folder: it is sent with the run, and the spec may be
+    another user's.
     """
     if isinstance(data, list):
         for number, value in enumerate(data):
             _refuse_outside(value, locations, (*keys, number))
     for key, value in data.items() if isinstance(data, dict) else ():
         here = (*keys, str(key))
-        if key == "program" and isinstance(value, str):
+        if isinstance(value, str) and (key == "program" or here in _WORKDIRS):
             folder = Path(locations.path).parent.resolve()
             if not _is_below(value, folder):
                 sentence = (
@@ -268,6 +270,7 @@ def _request_of(form: SpecForm, locations: Locations, limits: Limits) -> LaunchR
         sets = sets_of(form, Path(path).parent)
     except ValueError as error:
         raise SpecError(f"{path}: {error}{'' if str(error).endswith('?') else '.'}") from None
+    workdir, notes = _workdir_of(form, locations)
     names = [set_spec.name for set_spec in sets]
     if double := next((name for name in names if names.count(name) > 1), None):
         raise SpecError(f"{path}: two sets are named {double}.", "Give each set a name of its own.")
@@ -298,6 +301,7 @@ def _request_of(form: SpecForm, locations: Locations, limits: Limits) -> LaunchR
         may_wait=may_wait,
         limits=limits_in(form, locations, limits),
         alerts=alerts_in(form, locations),
+        workdir=workdir,
     )
     try:
         with_sidecar = [set_spec for set_spec in sets if sidecar_of(spec, set_spec) is not None]
@@ -309,7 +313,24 @@ def _request_of(form: SpecForm, locations: Locations, limits: Limits) -> LaunchR
         )
         raise SpecError(sentence, "Leave out host_network, or choose another kind of simulator.")
     seeds = _seeds_of(form, locations)
-    return LaunchRequest(spec, PlacementPolicy(form.placement.policy), pins, path, seeds=seeds)
+    return LaunchRequest(spec, PlacementPolicy(form.placement.policy), pins, path, notes, seeds=seeds)
+
+
+def _workdir_of(form: SpecForm, locations: Locations) -> tuple[Workdir | None, tuple[Finding, ...]]:
+    """Return the packed own code of a run, and findings on it; the trials of a sweep share one archive."""
+    if not form.workdir:
+        if form.setup:
+            sentence = f"{locations.of(('setup',))}: setup runs in workdir, and there is none."
+            raise SpecError(sentence, "Write `workdir: .`, which sends the folder of this file.")
+        return None, ()
+    value = WorkdirForm(form.workdir) if isinstance(form.workdir, str) else form.workdir
+    if value.path not in locations.packed:
+        from l2rtui.services.spec.workdir import pack  # tarfile, gzip: only for specs with own code
+
+        folder, where = Path(locations.path).parent, locations.of(("workdir",))
+        locations.packed[value.path] = pack(value.path, folder, where, allows_outside=locations.allows_outside)
+    workdir, notes = locations.packed[value.path]
+    return replace(workdir, setup=tuple(map(tuple, form.setup)), volume=value.volume), notes
 
 
 def _seeds_of(form: SpecForm, locations: Locations) -> tuple[int, ...]:

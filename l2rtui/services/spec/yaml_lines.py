@@ -13,6 +13,8 @@ from typing import Any, Final
 import yaml
 
 from l2rtui import bounded_yaml
+from l2rtui.domain.preflight import Finding
+from l2rtui.domain.workload import Workdir
 from l2rtui.errors import SpecError
 
 MAX_FILE_BYTES = 1_048_576
@@ -33,11 +35,13 @@ class Locations:
         path: The file.
         by_keys: ``FILE:LINE``, or the flag that has set the value, by the path of the value.
         allows_outside: The spec may name files outside of its own folder.
+        packed: Folders of own code that were packed, with findings, by their path: trials of a sweep share them.
     """
 
     path: str
     by_keys: dict[Keys, str] = field(default_factory=dict)
     allows_outside: bool = False
+    packed: dict[str, tuple[Workdir, tuple[Finding, ...]]] = field(default_factory=dict)
 
     def of(self, keys: Keys) -> str:
         """Return the location of a value, or of the nearest value around it."""

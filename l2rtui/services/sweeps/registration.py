@@ -14,6 +14,7 @@ from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.sweeps.halving import SweepWatch, registered
 from l2rtui.domain.workload import RunSpec
 from l2rtui.services.sweeps import asha
+from runtime.base.installation import install_hint
 
 
 def halving_findings(backend: Backend, specs: Iterable[RunSpec]) -> Iterable[Finding]:
@@ -21,7 +22,7 @@ def halving_findings(backend: Backend, specs: Iterable[RunSpec]) -> Iterable[Fin
     names = dict.fromkeys(spec.experiment for spec in specs if spec.trial is not None and spec.trial.halving)
     for name in names:
         if not asha.is_installed():
-            hint = "Install it (pip install 'l2rtui[sweeps]'), or leave out halving."
+            hint = f"{install_hint('sweeps')} Or leave out halving."
             yield Finding(Severity.REFUSAL, name, "halving needs Optuna, which is not installed here", hint)
         # The keeper of a queue decides, and a place without a queue has none.
         elif backend.queue is None:

@@ -8,8 +8,8 @@ from typing import Final
 from l2rtui.backends.base import Backend
 from l2rtui.domain.experiments.trial_results import TrialResult, TrialRun, trial_results
 from l2rtui.domain.history.record import HistoryEntry, RunOutcome
-from l2rtui.domain.queue.tickets import QUEUED
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
+from l2rtui.domain.status import QUEUED
 from l2rtui.domain.sweeps.trial import Trial
 from l2rtui.errors import NotFoundError, UsageError
 from l2rtui.services.curves import seed_curve

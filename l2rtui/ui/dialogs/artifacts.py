@@ -155,7 +155,7 @@ class ArtifactsScreen(ListDialog[tuple[str, ...] | None]):
         if prompt == _PLACE:
             # Rows of the old root must not take actions while the new one is being listed.
             self._root, self._store, self._artifacts = typed, None, {}
-            self._table.empty_text = "Asking."
+            self._table.empty_text = "Loading…"
             self._table.set_rows([])
             self.action_again()
         elif artifact is not None and prompt == _DOWNLOAD and store is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -10,11 +11,16 @@ from textual.widgets import Static
 
 from l2rtui.ui.dialogs.body import REST, DialogBody
 from l2rtui.ui.dialogs.dialog import Dialog
+from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.text import Line, Span, TextStyle, hanging
 
 
-class DetailScreen(Dialog[None]):
+class DetailScreen(Dialog[None], inherit_bindings=False):
     """Lines about one object, as they were when the screen was opened."""
+
+    FIRST: ClassVar = "#body"
+    """Part with the focus: the scroll container, so that arrow keys scroll."""
+    BINDINGS = bindings(KeyContext.TEXT)
 
     def __init__(self, lines: Sequence[Line], title: str = "Selection", *, name: str = "description") -> None:
         super().__init__(name)
@@ -29,10 +35,17 @@ class DetailScreen(Dialog[None]):
                 yield Static(id="lines")
 
     def on_mount(self) -> None:
-        """Show the lines; the scroll container has the focus, so that arrow keys scroll."""
+        """Show the lines."""
         self.show("title", [(Span(self._title, TextStyle.STRONG), Span("   esc closes", TextStyle.DIM))])
         self._break_lines()
-        self.query_one("#body").focus()
+        self.set_focus(self.query_one(self.FIRST))  # not focus(), which waits: letters may follow at once
+
+    async def action_command_line(self) -> None:
+        """Close the text and open the prompt of the screen below, if it has one."""
+        below = self.app.screen_stack[-2]
+        if hasattr(below, "action_command_line"):
+            self.dismiss(None)
+            await self.app.run_action("command_line", below)
 
     def on_resize(self) -> None:
         """Wrap the lines again, once the widgets have their new widths."""

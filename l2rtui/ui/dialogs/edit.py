@@ -59,7 +59,7 @@ async def edit(screen: Screen[None], ctx: AppContext, run: RunView, newest: Call
             else:
                 ask_relaunch(screen, ctx, [run], newest(), changed={run.name: after}, lines=lines)
             return
-    ctx.background.say(f"{run.name} stays as it is.")
+    ctx.background.say(f"{run.name}: no changes.")
 
 
 def difference(before: str, after: str) -> tuple[Line, ...]:

@@ -55,7 +55,7 @@ class ListDialog(Dialog[Answer]):
         # Question below the open input field; empty while it is closed, or if its placeholder asks.
         self._prompt = ""
         # Table that has the focus while nothing is typed; a subclass may change it.
-        self._table = VirtualTable(columns, empty="Asking.", clock=ctx.clock, id=table_id)
+        self._table = VirtualTable(columns, empty="Loading…", clock=ctx.clock, id=table_id)
 
     def compose(self) -> ComposeResult:
         """Title, rows, panels, command line, input field, hint."""
@@ -111,8 +111,11 @@ class ListDialog(Dialog[Answer]):
         self._table.set_rows(rows)
 
     def _show_error(self, error: L2RError) -> None:
-        """Show the error in place of rows; rows loaded earlier stay."""
+        """Show the error in place of rows; rows of an earlier answer stay, and a toast has a new error."""
+        before = self._table.empty_text
         self._table.empty_text = sanitize(f"{error.message} {error.hint}".strip())
+        if self._table.model.rows and self._table.empty_text != before:
+            self._ctx.background.say(str(error), is_error=True, title=self._subject)
 
     @on(VirtualTable.CursorMoved)
     @on(VirtualTable.Rearranged)

@@ -22,7 +22,7 @@ from l2rtui.ui.dialogs.body import REST, TakesRest
 from l2rtui.ui.dialogs.confirm import ConfirmScreen, Question, lines_of
 from l2rtui.ui.dialogs.dialog import Dialog
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.text import Line, Span, TextStyle, hanging, plural, shorten
+from l2rtui.ui.text import QUEUED, Line, Span, TextStyle, hanging, plural, shorten
 from l2rtui.ui.widgets.plan_view import PlanView
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
@@ -201,7 +201,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
                 raise
         waiting = {ticket.uid for ticket in submissions.waiting} if submissions is not None else set()
         runs = self._prepared.plan.runs
-        self.dismiss(tuple(f"{run.spec.name}{' (queued)' if run.uid in waiting else ''}" for run in runs))
+        self.dismiss(tuple(f"{run.spec.name}{QUEUED if run.uid in waiting else ''}" for run in runs))
 
     def _hint(self, text: str, tone: TextStyle) -> None:
         if self.is_attached:

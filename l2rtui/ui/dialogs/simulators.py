@@ -14,6 +14,7 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.simulator import CameraImage, Simulator, to_cells
 from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.status import Level
+from l2rtui.errors import L2RError
 from l2rtui.services import simulators
 from l2rtui.ui.dialogs.confirm import Question
 from l2rtui.ui.dialogs.dialog import Dialog
@@ -64,12 +65,14 @@ class SimulatorsScreen(ListDialog[None]):
     async def _load(self) -> None:
         try:
             self._simulators = await simulators.status(self._ctx.backend, self._pod)
-        finally:
-            # The background work reports a failure; the rows of the last answer stay.
+        except L2RError as error:
             if self.is_attached:
-                rows = [_row(simulator) for simulator in self._simulators]
-                self._show_rows(rows, empty="This pod's process drives no simulators now.")
-                self._update_texts()
+                self._show_error(error)
+            return
+        if self.is_attached:
+            rows = [_row(simulator) for simulator in self._simulators]
+            self._show_rows(rows, empty="This pod's process drives no simulators now.")
+            self._update_texts()
 
     def _update_texts(self) -> None:
         simulator = self._chosen

@@ -36,6 +36,7 @@ class CommandLine:
         self._contexts = contexts
         self._help_about = help_about
         self.prompt = Prompt(self._complete, self._changed, self._submitted)
+        self._is_from_log = False
 
     @property
     def is_open(self) -> bool:
@@ -45,6 +46,7 @@ class CommandLine:
     def ask(self, mode: PromptMode, value: str = "") -> None:
         """Open the prompt; a prompt that is already open stays as it is."""
         if not self.prompt.display:
+            self._is_from_log = self._view.panes.focused_pane is Pane.LOG
             self.prompt.ask(mode, value)
 
     def close(self, *, keep: bool) -> None:
@@ -55,7 +57,8 @@ class CommandLine:
         elif not keep and mode is PromptMode.FILTER:
             self._filters.set_filter(panes.last_list, "")
         self.prompt.close()
-        panes.focus(Pane.LOG if mode in _OF_LOG else panes.last_list)
+        panes.focus(Pane.LOG if mode in _OF_LOG or self._is_from_log else panes.last_list)
+        self._view.content.titles.show()  # at once: the next command may be one that takes a picture
 
     def action_find(self) -> None:
         """Filter the table or the slots, or search the log."""
@@ -117,7 +120,7 @@ class CommandLine:
         panes = self._view.panes
         tables = {
             "slots": panes.nodes,
-            "seeds": panes.runs,
+            "runs": panes.runs,
             "pods": panes.pods,
             "nodes": panes.nodes,
             "events": panes.kube_events,
@@ -131,7 +134,7 @@ class CommandLine:
         runs = sorted(run.name for run in self._view.snapshot.runs.values())
         completions = {
             **columns,
-            "runs": runs,
+            "targets": runs,
             "gone": [*runs, *(run_history.names() if command_named(word) is command_named("relaunch") else ())],
             "themes": sorted(self._view.screen.app.available_themes),
             "filters": sorted(self._filters.named_filters()),

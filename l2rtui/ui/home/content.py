@@ -58,7 +58,7 @@ MANY_PODS: Final = 500
 """Number of pods from which the first snapshot is shown in two steps."""
 _CORNERS: Final = 6
 """Columns of a border that its title cannot use: corners, and two at each side."""
-_TITLES = ("1 Slots", "2 Seeds", "3 Pods", "4 Nodes", "5 Log", "6 Events", "7 Leaks", "8 Charts")
+_TITLES = ("1 Slots", "2 Runs", "3 Pods", "4 Nodes", "5 Log", "6 Events", "7 Leaks", "8 Charts")
 _NAMES: Final = dict(zip(Pane, _TITLES, strict=True))
 
 
@@ -91,8 +91,8 @@ class PaneContent:
         self._run_rows = RunRows()
         self.slot_figures = SlotFigures(panes.slots)
         self._curves = ChartContent(panes.charts, ctx, self.pods_of)
-        self._awaited: tuple[str, str | None] | None = None
-        """Run to select, and the row of the cursor until then."""
+        self._awaited: tuple[Sequence[str], str | None] | None = None
+        """Runs to select, and the row of the cursor until then."""
         self._listed_from: tuple[tuple[RunView, ...], bool] = (), False
         self._listed_runs: tuple[list[RunView], tuple[str, ...], Letters] = [], (), {}
 
@@ -158,18 +158,26 @@ class PaneContent:
         self.show_detail()
         self.titles.show()
 
-    def select_when_seen(self, run: str) -> None:
-        """Put the cursor on a run as soon as a snapshot has it, unless the cursor is moved before."""
-        self._awaited = run, self._panes.runs.cursor_key
+    def select_when_seen(self, runs: Sequence[str]) -> None:
+        """Put the cursor on the first of these runs and mark them, if they are several, once a snapshot has them.
+
+        Nothing happens if the cursor is moved before.
+        """
+        self._awaited = runs, self._panes.runs.cursor_key
         self._select_awaited()
 
     def _select_awaited(self) -> None:
         if self._awaited is None:
             return
-        name, cursor = self._awaited
-        run = self.snapshot.run_named(name)
-        if self._panes.runs.cursor_key != cursor or (run is not None and self._panes.runs.move_to(run.uid)):
+        (names, cursor), table = self._awaited, self._panes.runs
+        if table.cursor_key != cursor:
             self._awaited = None
+            return
+        runs = [run.uid for name in names if (run := self.snapshot.run_named(name)) is not None]
+        if len(runs) == len(names) and table.move_to(runs[0]):
+            self._awaited = None
+            if len(runs) > 1:
+                table.mark_only(runs)
 
     def _show_contexts(self) -> None:
         """Read the state of each context if several are shown: their rows show their age."""
@@ -244,6 +252,7 @@ class PaneContent:
             items,
             lambda source: self._run_rows.row(source[0], source[1], source[2], sets, *source[3:]),
         )
+        self._panes.runs.fold()
         learning = self.learning_states
         self.slot_figures.show(
             self.snapshot, self.metrics, records, old, learning.faults(), learning.health, pods_of, now
@@ -379,7 +388,7 @@ class PaneContent:
         table = self._panes.leaks
         table.empty_text = "Looking."
         leaks = await self._ctx.backend.leaks()
-        table.empty_text = f"Nothing is left of runs that are gone. Looked at {time.strftime('%H:%M:%S')}."
+        table.empty_text = f"No leaks. Checked {time.strftime('%H:%M:%S')}."
         table.set_rows([leak_row(leak) for leak in leaks])
         self.titles.show()
 
@@ -472,7 +481,7 @@ class PaneTitles:
             # Only what differs from the first pane; if nothing differs, "stays" remains.
             title, *facts = log.facts() or [""]
             self._set_title(
-                log.pane, _join(["│"], [title, "stays", *(fact for fact in facts if fact not in shared)])
+                log.pane, _join(["│"], [title, "pinned", *(fact for fact in facts if fact not in shared)])
             )
         self.show_keys()
 

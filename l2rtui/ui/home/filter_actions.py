@@ -11,10 +11,11 @@ from l2rtui.ui.home.selection import Pane
 
 _VIEWS: Final = {
     "slots": Pane.SLOTS,
-    "seeds": Pane.RUNS,
+    "runs": Pane.RUNS,
     "pods": Pane.PODS,
     "nodes": Pane.NODES,
     "events": Pane.EVENTS,
+    "seeds": Pane.RUNS,  # of files that earlier versions wrote
 }
 """Names of the views in saved filters."""
 
@@ -88,7 +89,7 @@ class FilterActions:
         """Sort the list that has the focus, or had it last, by a column; without a name, list the columns."""
         table = self._view.panes.table
         if table is None:
-            self._view.say("Go to a table first: 2 goes to the seeds, 3 to the pods.", is_error=True)
+            self._view.say("Go to a table first: 2 goes to the runs, 3 to the pods.", is_error=True)
         elif not table.sort_on(column):
             listing = ", ".join(column.title for column in table.model.columns if column.title)
             missing = f"There is no column {column.removeprefix('-')!r}. " if column else ""
@@ -104,7 +105,7 @@ class FilterActions:
         text = named.get(name)
         if text is None:
             listing = ", ".join(f"{key} ({named[key]})" for key in sorted(named))
-            available = f"Filters: {listing}." if named else "No filter has a name yet: `:keep NAME` gives one."
+            available = f"Filters: {listing}." if named else "None is saved yet: `:save-filter NAME` saves one."
             self._view.say(f"There is no filter {name!r}. {available}" if name else available, is_error=bool(name))
             return
         view, _, rest = text.partition(" ")
@@ -116,7 +117,7 @@ class FilterActions:
         view = next((view for view, pane in _VIEWS.items() if pane is last_list), "")
         text = self.filter_text()
         if not view or not text or not name:
-            self._view.say("Filter a view with / and then write `:keep NAME`.", is_error=True)
+            self._view.say("Filter a view with / and then write `:save-filter NAME`.", is_error=True)
             return
         self._save(name, f"{view} {text}", f"`:filter {name}` shows {view} {text}")
 
@@ -127,7 +128,7 @@ class FilterActions:
         elif name not in filters.saved_filters():
             self._view.say(f"There is no filter {name!r}.", is_error=True)
         else:
-            self._save(name, "", f"{name} is forgotten")
+            self._save(name, "", f"deleted the filter {name}")
 
     def _save(self, name: str, text: str, sentence: str) -> None:
         async def save() -> None:

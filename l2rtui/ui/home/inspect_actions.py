@@ -95,7 +95,7 @@ class InspectActions:
         """Show the spec of the run as YAML."""
         run = self._view.selected_run
         if run is None:
-            self._view.say("Select a run whose spec is to be shown: 2 goes to the seeds.")
+            self._view.say("Select a run whose spec is to be shown: 2 goes to the runs.")
             return
         what = f"the spec of {run.name}"
         self._ctx.background.start(self._show_spec(run.name), group="describe", what=what, is_exclusive=True)
@@ -113,7 +113,7 @@ class InspectActions:
         if target and len(runs) != 1:
             self._view.say(f"{target!r} names {plural(len(runs), 'run')}: name one of them.", is_error=True)
         elif run is None:
-            self._view.say("Select a run whose alerts are to be tested: 2 goes to the seeds.")
+            self._view.say("Select a run whose alerts are to be tested: 2 goes to the runs.")
         elif may_touch(self._ctx, "alerts test", [run]):
             work = self._test_alerts(run)
             self._ctx.background.start(work, group="alerts", what=f"the test of the alerts of {run.name}")

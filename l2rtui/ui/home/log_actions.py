@@ -7,7 +7,6 @@ import csv
 import io
 import re
 
-from l2rtui.errors import UsageError
 from l2rtui.ui.home.home_view import HomeView
 from l2rtui.ui.home.log_panes import SINCE
 from l2rtui.ui.home.log_stream import LogSelection
@@ -44,12 +43,14 @@ class LogActions:
         self._view.panes.focus_log(log)
 
     def action_split(self) -> None:
-        """Keep this log and open another pane."""
+        """Keep this log in another pane. In a list the focus stays there, so that the next row can be kept too."""
+        is_in_log = self._view.panes.focused_pane is Pane.LOG
         self._view.content.show_log()
         log = self._view.navigation.split_log()
         if log is not None:
             self._view.content.titles.show()
-            self._view.panes.focus_log(log)
+            if is_in_log:
+                self._view.panes.focus_log(log)
 
     def action_close_log(self) -> None:
         """Close the active log pane."""
@@ -89,8 +90,6 @@ class LogActions:
             pane.narrow(**{what: pattern})
         except re.error as error:
             self._view.say(f"{pattern!r} is no pattern: {error}.", is_error=True)
-        except UsageError as error:
-            self._view.say(str(error), is_error=True)
 
     def file_name(self) -> str:
         """Return the file name that is proposed for saving the active log."""
@@ -108,7 +107,7 @@ class LogActions:
         charts = self._view.panes.charts
         if path and self._view.panes.last_list is Pane.CHARTS:
             text = charts.as_svg() if path.endswith(".svg") else charts.as_csv()
-            self._write(path, text, plural(len(charts.groups), "curve"))
+            self._write(path, text, f"chart of {plural(len(charts.groups), 'curve')}")
             return
         table = self._view.panes.table
         if table is None or not path:
@@ -127,7 +126,7 @@ class LogActions:
     def _write(self, path: str, text: str, what: str) -> None:
         async def write() -> None:
             target = await asyncio.to_thread(save_text, path, text)
-            self._view.say(f"wrote {what} to {target}")
+            self._view.say(f"saved {what} in {target}")
 
         self._view.ctx.background.start(write(), group="save", what=f"saving {path}")
 

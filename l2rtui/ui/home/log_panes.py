@@ -73,7 +73,7 @@ class LogController:
     def _progress(self) -> str:
         """Part of the title that says whether more lines are expected."""
         if self.selection.is_previous:
-            return "process before"
+            return "previous"
         if not self.pane.is_following:
             return "▲ stopped, f follows"
         return "following" if self.stream.is_open else "ended"
@@ -88,7 +88,8 @@ class LogController:
             sanitize(selection.title),
             plural(len(selection.pods), "pod") if selection.is_merged else "",
             self._progress,
-            "wrapped" if pane.is_wrapping else "",
+            "wrapping …" if pane.is_arranging else "wrapped" if pane.is_wrapping else "",
+            "filtering …" if pane.is_filtering else "",
             since,
             pane.search_fact,
             f"&{sanitize(log_filter.include)}" if log_filter.include else "",
@@ -96,6 +97,7 @@ class LogController:
             f"json {log_filter.json_as}" if log_filter.json_as is not JsonMode.TABLE else "",
             f"{pane.hidden:,} hidden" if log_filter.include or log_filter.exclude else "",
             f"{pane.dropped:,} oldest dropped" if pane.dropped else "",
+            *pane.constants,
         ]
 
 

@@ -75,7 +75,7 @@ class LogStream:
         """Show this log; new pods are added to a log that is already shown."""
         if selection.identity != self.selection.identity:
             self._reader.stop()
-            empty = "The log is being read …" if selection.pods else ""
+            empty = "Loading…" if selection.pods else ""
             self._pane.restart(run=selection.run, is_merged=selection.is_merged, empty=empty)
             self._reader = _Reader(self._ctx, self._pane, selection)
             self._reader.start()
@@ -136,7 +136,7 @@ class _Reader:
         self._has_backlog = True
         if selection.pods and not self._is_stopped:
             # Not earlier: a log is known to be empty only after all of it was read.
-            what = "of the process before was kept" if selection.is_previous else "has been written yet"
+            what = "of the previous process was kept" if selection.is_previous else "has been written yet"
             self._pane.empty_text = f"Nothing {what}."
             self._pane.refresh()
         self.follow_new()

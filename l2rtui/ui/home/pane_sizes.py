@@ -140,7 +140,7 @@ class PaneSizes:
         key = f"{place} {pane or ''}"
         if isinstance(widget, VirtualTable):
             head = 1 if widget.model.pinned is None else 2
-            natural = max(LIST_LEAST, len(widget.model.displayed) + head + self._frame)
+            natural = max(LIST_LEAST, widget.natural_rows + head + self._frame)
         elif isinstance(widget, LogPane):
             has_lines = any(len(log.pane.ring) for log in self._panes.logs.controllers)
             natural, key = ANY if has_lines else LOG_LEAST, place

@@ -107,7 +107,7 @@ class PodActions:
         """Show only this pod's output on the whole screen, from now on; esc goes back."""
         log = self._view.navigation.split_log()
         if log is not None:
-            title = f"{pod.name} from now on"
+            title = f"{pod.name} live output"
             log.stream.show(LogSelection(f"pod {pod.uid}", title, pod.run, (pod,), since_seconds=0.0))
             self._view.navigation.attach(log)
 
@@ -128,7 +128,7 @@ class PodActions:
 
     def _ask_signal(self, pod: PodView, name: str) -> None:
         pid = pod.pid or 1  # in a container the program is process 1
-        sentence = "Its process gets it; what follows is the program's affair."
+        sentence = "Its process gets it; how it reacts is up to the program."
         question = Question(
             f"Send {name} to {sanitize(pod.name)}?",
             (where_line(self._ctx, [pod]), (Span(sentence, TextStyle.DIM),), *owned_by([pod])),

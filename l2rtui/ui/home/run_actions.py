@@ -6,8 +6,8 @@ pod or cell of the matrix, or the name given after ``:``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from l2rtui.config import user_name
 from l2rtui.domain.snapshot import PodView, RunView
@@ -18,6 +18,11 @@ from l2rtui.ui.dialogs.questions import Questions, is_acting_for, may_touch, pod
 from l2rtui.ui.home.home_view import HomeView
 from l2rtui.ui.home.selection import Pane
 from l2rtui.ui.keys import cli_equivalents
+from l2rtui.ui.state.placement_draft import LaunchOptions
+from l2rtui.ui.text import QUEUED
+
+if TYPE_CHECKING:
+    from l2rtui.ui.placing.screen import PlaceScreen
 
 ALL_MINE: Final = "mine"
 """Argument of ``:kill``, ``:destroy`` and ``:relaunch`` for all runs of the user."""
@@ -32,22 +37,41 @@ class RunActions:
 
     def action_launch(self, path: str = "") -> None:
         """Open the launch form."""
+        self._open_form(LaunchOptions(path))
+
+    def _open_form(self, options: LaunchOptions, *, is_planning: bool = False) -> None:
         from l2rtui.ui.dialogs.launch import LaunchScreen
 
-        self._view.screen.app.push_screen(LaunchScreen(self._view.ctx, path), self._launched)
+        form = LaunchScreen(self._view.ctx, options, is_planning=is_planning, place=self._place_from_form)
+        self._view.screen.app.push_screen(form, self._launched)
+
+    def launch_example(self) -> None:
+        """Open the launch form with the plan of the first example over it."""
+        self._open_form(LaunchOptions(""), is_planning=True)
 
     def action_place(self, path: str = "") -> None:
         """Open place mode."""
+        screen = self._place_screen(LaunchOptions(path), self._open_form)
+        self._view.screen.app.push_screen(screen, self._launched)
+
+    def _place_from_form(
+        self, options: LaunchOptions, placed: Callable[[tuple[str, ...] | None, LaunchOptions], None]
+    ) -> None:
+        """Open place mode over the launch form, which gets its result and its options."""
+        screen = self._place_screen(options, None)
+        self._view.screen.app.push_screen(screen, lambda launched: placed(launched, screen.options))
+
+    def _place_screen(self, options: LaunchOptions, to_form: Callable[[LaunchOptions], None] | None) -> PlaceScreen:
         from l2rtui.ui.placing.screen import PlaceScreen
 
         grid = self._view.panes.slots
-        screen = PlaceScreen(self._view.ctx, self._view.snapshot, path, lambda: grid.figures)
-        self._view.screen.app.push_screen(screen, self._launched)
+        return PlaceScreen(self._view.ctx, self._view.snapshot, options, lambda: grid.figures, to_form)
 
     def _launched(self, names: tuple[str, ...] | None) -> None:
         if names:
             self._view.say(f"launched {', '.join(names)}")
-            self._view.content.select_when_seen(names[0])
+            if started := [name for name in names if not name.endswith(QUEUED)]:
+                self._view.content.select_when_seen(started)
 
     def action_kill(self, target: str = "") -> None:
         """Kill the named pods, the marked ones, those of the selected cell or run, or the selected one."""
@@ -75,7 +99,7 @@ class RunActions:
         cell = "" if target else self._cell_of(runs)
         if not runs:
             missing = f"There is no run or experiment {target!r}." if target else ""
-            self._view.say(missing or "Select a run to destroy: 2 goes to the seeds, space marks several.")
+            self._view.say(missing or "Select a run to destroy: 2 goes to the runs, space marks several.")
         elif cell:
             # Some of the marked runs may lack the set: only runs that have it are scaled.
             self._questions.ask_scale([run for run in runs if run.set_named(cell)], cell, 0)
@@ -117,7 +141,7 @@ class RunActions:
         """Open the spec of the run in $EDITOR; a question shows the difference."""
         view, run = self._view, self._view.selected_run
         if run is None:
-            view.say("Select a run to edit: 2 goes to the seeds.")
+            view.say("Select a run to edit: 2 goes to the runs.")
         elif may_touch(view.ctx, "edit", [run]):
             from l2rtui.ui.dialogs import edit
 
@@ -129,7 +153,7 @@ class RunActions:
         ``ui.state.undo_window``.
         """
         what = self._view.ctx.undo_window.undo_newest()
-        self._view.say(f"called back: {what}" if what else "There is nothing to call back.")
+        self._view.say(f"cancelled: {what}" if what else "There is nothing to undo.")
 
     def _target(self) -> str:
         return self._view.selection.target(self._view.snapshot)

@@ -288,6 +288,13 @@ class ClusterScreen(Screen[None]):
         else:
             self.inspect_actions.action_detail()
 
+    @on(RunTable.ExampleWanted)
+    def _example_wanted(self) -> None:
+        if reason := self.ctx.forbidden("launch"):
+            self.ctx.background.say(f"Launching is off: {reason}.")
+        else:
+            self.run_actions.launch_example()
+
     @on(GpuGrid.SlotChosen)
     def _slot_chosen(self, event: GpuGrid.SlotChosen) -> None:
         if self._point_at_owner(event.slot):

@@ -35,17 +35,17 @@ class Command:
 
 COMMANDS: Final = (
     Command("slots", "[FILTER]", "Slots of the nodes that match: free>=2", "view('slots',%)", "columns"),
-    Command("seeds", "[FILTER]", "Seeds and their sets", "view('runs',%)", "columns"),
+    Command("runs", "[FILTER]", "Runs and their sets", "view('runs',%)", "columns"),
     Command("pods", "[FILTER]", "Pods that match: status=Failed node=n1 restarts>3", "view('pods',%)", "columns"),
     Command("nodes", "[FILTER]", "Nodes that match: free>=2", "view('nodes',%)", "columns"),
-    Command("log", "[RUN[/SET[/INDEX]]]", "The log of a run, a set or a pod", "log_of(%)", "runs"),
+    Command("log", "[RUN[/SET[/INDEX]]]", "The log of a run, a set or a pod", "log_of(%)", "targets"),
     Command("events", "[FILTER]", "Events that match: level=Warning", "view('events',%)", "columns"),
     Command("leaks", "", "Remains of destroyed runs", "view('leaks',%)"),
     Command("charts", "", "Charts of the marked runs", "view('charts',%)"),
     Command("place", "[FILE]", "Place a run on slots by cursor", "place(%)", "specs", changes=True),
     Command("launch", "[FILE]", "Launch a run from a spec file", "launch(%)", "specs", changes=True),
-    Command("destroy", "[RUN]", "Destroy a run, or all that are `mine`", "destroy(%)", "runs", changes=True),
-    Command("kill", "[RUN[/SET[/INDEX]]]", "Kill pods, which come back", "kill(%)", "runs", changes=True),
+    Command("destroy", "[RUN]", "Destroy a run, or all that are `mine`", "destroy(%)", "targets", changes=True),
+    Command("kill", "[RUN[/SET[/INDEX]]]", "Kill pods, which come back", "kill(%)", "targets", changes=True),
     Command("relaunch", "[RUN]", "Launch a run again, also a destroyed one", "relaunch(%)", "gone", changes=True),
     Command("gone", "", "Runs that were destroyed from here; enter launches again", "gone", changes=True),
     Command("describe", "", "All that is known of the selection", "detail"),
@@ -63,17 +63,17 @@ COMMANDS: Final = (
     Command("owners", "[FILTER]", "Who holds which slots and GPUs: idle>0", "owners(%)"),
     Command("reserve", "[SLOTS] [4h] [NOTE]", "Set slots aside for your runs", "reserve(%)", changes=True),
     Command("unreserve", "[SLOTS]", "End the reservation of slots", "unreserve(%)", changes=True),
-    Command("alerts", "[RUN]", "Send a test to a run's alert targets", "test_alerts(%)", "runs", changes=True),
+    Command("alerts", "[RUN]", "Send a test to a run's alert targets", "test_alerts(%)", "targets", changes=True),
     Command("history", "[FILTER]", "Runs of the past: best>200 state=failed", "past_runs(%)"),
     Command("journal", "", "Runs launched, scaled, killed and destroyed from here", "journal"),
     Command("since", "", "What started, ended or failed since you left", "since_left"),
     Command("admin", "", "Act for other people, or stop; you type their names", "admin", changes=True),
     Command("filter", "[NAME]", "Apply a named filter; lists them", "filter(%)", "filters"),
     Command("sort", "[-]COLUMN", "Sort the table by a column, with - downwards", "sort_by(%)", "columns"),
-    Command("keep", "NAME", "Keep the filter of this view under a name", "keep_filter(%)", "filters"),
+    Command("save-filter", "NAME", "Save the filter of this view under a name", "keep_filter(%)", "filters"),
     Command("ctx", "[CONTEXT]", "Go to another cluster; `a,b` or `*` shows several", "context(%)", "contexts"),
     Command("ns", "[NAME[,NAME]]", "Look at other namespaces, * at all", "namespaces(%)", "namespaces"),
-    Command("forget", "NAME", "Forget a filter that was kept", "forget_filter(%)", "filters"),
+    Command("delete-filter", "NAME", "Delete a saved filter", "forget_filter(%)", "filters"),
     Command("include", "[PATTERN]", "Show only log lines that match", "narrow_log('include',%)"),
     Command("exclude", "[PATTERN]", "Hide log lines that match", "narrow_log('exclude',%)"),
     Command("save", "[FILE]", "Save the shown log lines", "save_log(%)"),
@@ -93,13 +93,15 @@ COMMANDS: Final = (
 
 ALIASES: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "runs": "seeds",
-        "ls": "seeds",
+        "seeds": "runs",
+        "ls": "runs",
         "po": "pods",
         "top": "nodes",
         "logs": "log",
         "ev": "events",
         "delete": "destroy",
+        "keep": "save-filter",
+        "forget": "delete-filter",
     }
     | {"context": "ctx", "contexts": "ctx", "namespace": "ns", "namespaces": "ns"}
     | {"rm": "destroy", "apply": "launch", "desc": "describe", "?": "help", "q!": "quit", "exit": "quit"}
@@ -152,9 +154,12 @@ def changing_actions() -> frozenset[str]:
 
 
 def hint_for(word: str) -> str:
-    """Return the next step after an unknown command."""
-    likely = get_close_matches(word, [*(command.name for command in COMMANDS), *ALIASES], n=2)
-    names = dict.fromkeys(ALIASES.get(name, name) for name in likely)
+    """Return the next step after an unknown command; one that changes something only for a slip of the fingers."""
+    changing = {command.name for command in COMMANDS if command.changes}
+    every = [*(command.name for command in COMMANDS), *ALIASES]
+    looking = [name for name in every if ALIASES.get(name, name) not in changing]
+    slips = [name for name in get_close_matches(word, every, n=2, cutoff=0.8) if name[0] == word[:1]]
+    names = dict.fromkeys(ALIASES.get(name, name) for name in slips or get_close_matches(word, looking, n=2))
     return f"Did you mean {' or '.join(names)}?" if names else "`:?` lists them."
 
 

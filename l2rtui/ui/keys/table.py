@@ -33,7 +33,9 @@ class KeyContext(StrEnum):
     EXPERIMENT = "Among experiments"
     OWNER = "Among owners"
     HISTORY = "In the history"
+    LAUNCH = "In the launch form"
     DIALOG = "In a dialog"
+    TEXT = "While reading a text"
     APP = "In the whole app"
 
 
@@ -72,7 +74,7 @@ DIGITS: Final = "1,2,3,4,5,6,7,8,9,0"
 
 # Short names in the order of the enum, so that an entry of the table fits on one line.
 _, _GRID, _TABLE, _LOG, _CHARTS, _PLACEMENT, _SIMULATOR, _VOLUME, _IMAGE, _ARTIFACT, *_REST = KeyContext
-_EXPERIMENT, _OWNER, _HISTORY, _DIALOG, _APP = _REST
+_EXPERIMENT, _OWNER, _HISTORY, _LAUNCH, _DIALOG, _TEXT, _APP = _REST
 
 KEYS: Final = (
     # Most changes have a capital letter or ctrl.
@@ -88,7 +90,7 @@ KEYS: Final = (
     Key("pod.signal", "S", "S", "signal", "", "Send the pod's process a signal", changes=True),
     Key("pod.forward", "F", "F", "forward", "", "Forward a port of this machine to a pod, or end it", changes=True),
     Key("view.forwards", "f", "f", "forwards", "", "List the ports that are forwarded"),
-    Key("pod.simulators", "i", "i", "simulators", "sims", "List, restart or signal the simulators of a worker"),
+    Key("pod.simulators", "i", "i", "simulators", "simulators", "List, restart or signal a worker's simulators"),
     Key("view.volumes", "V", "V", "volumes", "", "List the volumes and the files in them"),
     Key("view.images", "I", "I", "images", "", "List the images that were built here"),
     Key("view.artifacts", "C", "C", "artifacts", "", "List the checkpoints that runs have left"),
@@ -113,7 +115,7 @@ KEYS: Final = (
     Key("view.cancel", "u", "u", "cancel", "", "Undo an action confirmed less than five seconds ago"),
     # Digits select panes everywhere, except in place mode, where they are numbers of replicas.
     Key("pane.slots", "1", "1", "pane('slots')", "", "Go to the slots"),
-    Key("pane.runs", "2", "2", "pane('runs')", "", "Go to the seeds and their sets"),
+    Key("pane.runs", "2", "2", "pane('runs')", "", "Go to the runs and their sets"),
     Key("pane.pods", "3", "3", "pane('pods')", "", "Go to the pods"),
     Key("pane.nodes", "4", "4", "pane('nodes')", "", "Go to the nodes"),
     Key("pane.log", "5", "5", "pane('log')", "", "Go to the log"),
@@ -130,7 +132,7 @@ KEYS: Final = (
     Key("view.older", "left_square_bracket", "[", "history(-1)", "", "Go to the view before"),
     Key("view.newer", "right_square_bracket", "]", "history(1)", "", "Go to the view after"),
     Key("view.toggle", "minus", "-", "toggle_view", "", "Go to the last view, and back"),
-    Key("view.refresh", "r,ctrl+r", "r", "look_again", "", "Look at the cluster again, now"),
+    Key("view.refresh", "r,ctrl+r", "r", "look_again", "", "Refresh now"),
     Key("view.back", "escape", "esc", "back", "", "Back: close the filter, the zoom, the faults, the marks"),
     Key("app.help", "question_mark", "?", "help", "help", "Show all keys"),
     Key("app.quit", "q", "q", "leave", "quit", "Leave the app; runs go on"),
@@ -139,10 +141,12 @@ KEYS: Final = (
     Key("grid.right", "right,l", "→ l", "step(1,0)", "", "One slot to the right", _GRID),
     Key("grid.up", "up,k", "↑ k", "step(0,-1)", "", "One line up", _GRID),
     Key("grid.down", "down,j", "↓ j", "step(0,1)", "", "One line down", _GRID),
+    Key("grid.next_gpu", "w", "w", "step_gpu(1)", "", "To the next GPU", _GRID),
+    Key("grid.last_gpu", "b", "b", "step_gpu(-1)", "", "To the GPU before", _GRID),
     Key("grid.first", "g,home", "g", "edge(-1)", "", "First slot", _GRID),
     Key("grid.end", "G,end", "G", "edge(1)", "", "Last slot", _GRID),
-    Key("grid.nearer", "greater_than_sign", ">", "nearer(1)", "nearer", "From cluster to nodes, to GPUs", _GRID),
-    Key("grid.farther", "less_than_sign", "<", "nearer(-1)", "farther", "From GPUs to nodes, to cluster", _GRID),
+    Key("grid.nearer", "greater_than_sign", ">", "nearer(1)", "zoom in", "From cluster to nodes, to GPUs", _GRID),
+    Key("grid.farther", "less_than_sign", "<", "nearer(-1)", "zoom out", "From GPUs to nodes, to cluster", _GRID),
     Key("grid.enter", "enter", "enter", "choose", "", "Go to the pod that holds the slot", _GRID),
     Key("table.up", "up,k", "↑ k", "move(-1)", "", "One row up", _TABLE),
     Key("table.down", "down,j", "↓ j", "move(1)", "", "One row down", _TABLE),
@@ -166,7 +170,7 @@ KEYS: Final = (
     # In the log `!` hides lines instead: it has no notion of faults.
     Key("log.exclude", "exclamation_mark", "!", "ask('exclude')", "exclude", "Hide lines that match", _LOG),
     Key("log.json", "J", "J", "json", "json", "Metric records as a table, raw, or on lines of their own", _LOG),
-    Key("log.marker", "M", "M", "marker", "", "Write a line across the log here", _LOG),
+    Key("log.marker", "M", "M", "marker", "", "Insert a marker at the newest line", _LOG),
     Key("log.save", "ctrl+s", "ctrl+s", "save", "", "Save the shown lines to a file", _LOG),
     Key("log.close", "x", "x", "close_pane", "", "Close this pane", _LOG),
     Key("log.next", "n", "n", "hit(1)", "", "Next match of the search, sideways too", _LOG),
@@ -192,28 +196,30 @@ KEYS: Final = (
     Key("charts.first", "g,home", "g", "edge(-1)", "", "Read values at the beginning", _CHARTS),
     Key("charts.end", "G,end", "G", "edge(1)", "", "Read the newest values", _CHARTS),
     # Place mode is a separate screen, so its letters may repeat those of the cluster screen.
-    Key("place.put", "space", "space", "put", "put/take", "Put the next replica here, or take it", _PLACEMENT),
+    Key("place.put", "space", "space", "put", "place/remove", "Place a replica here, or remove it", _PLACEMENT),
     Key("place.pack", "a", "a", "fill('pack')", "pack", "Place the rest, device after device", _PLACEMENT),
     Key("place.spread", "A", "A", "fill('spread')", "spread", "Place the rest, round all devices", _PLACEMENT),
     Key("place.memory", "f", "f", "fill('free-memory')", "", "Place the rest, by free memory", _PLACEMENT),
-    Key("place.busy", "b", "b", "fill('least-busy')", "", "Place the rest, least busy first", _PLACEMENT),
+    Key("place.busy", "B", "B", "fill('least-busy')", "", "Place the rest, least busy first", _PLACEMENT),
     Key("place.plan", "enter", "enter", "plan", "plan", "Show the plan, and ask", _PLACEMENT),
-    Key("place.leave", "escape,q", "esc", "leave_place", "leave", "Give up move and range, then leave", _PLACEMENT),
+    Key("place.leave", "escape,q", "esc", "leave_place", "cancel", "End move and range, then leave", _PLACEMENT),
     Key("place.seeds", "s", "s", "ask('seeds')", "seeds", "One run for each seed: 0-11 or 1,5,7", _PLACEMENT),
     Key("place.replicas", DIGITS, "1-9", "digit(%)", "replicas", "Replicas of the set, in every run", _PLACEMENT),
     Key("place.set", "tab", "tab", "next_set(1)", "set", "Go to the next set", _PLACEMENT),
     Key("place.set_back", "shift+tab", "shift+tab", "next_set(-1)", "", "Go to the set before", _PLACEMENT),
     Key("place.range", "v", "v", "range", "range", "Begin a range; space acts on all of it", _PLACEMENT),
+    Key("place.range_gpu", "V", "V", "range_gpus", "GPU", "Take whole GPUs; again the whole node", _PLACEMENT),
     Key("place.move", "m", "m", "move", "", "Move a staged replica: m, go, m; or drag it", _PLACEMENT),
     Key("place.undo", "u", "u", "undo", "undo", "Undo the last step", _PLACEMENT),
     Key("place.clear", "x", "x", "clear", "", "Take back everything that is staged", _PLACEMENT),
     Key("place.spec", "t", "t", "spec(1)", "spec", "Go to the next spec file", _PLACEMENT),
     Key("place.name", "n", "n", "ask('name')", "name", "Give the run another name", _PLACEMENT),
     Key("place.help", "question_mark", "?", "help", "help", "Show all keys", _PLACEMENT),
+    Key("place.form", "L", "L", "form", "form", "To the launch form, with all that was chosen", _PLACEMENT),
     Key("place.copy", "c", "c", "copy", "", "Copy the command line that does the same", _PLACEMENT),
     Key("simulator.restart", "R", "R", "restart", "restart", "End it; another is started", _SIMULATOR, True),
     Key("simulator.signal", "S", "S", "send", "signal", "Send it a signal", _SIMULATOR, True),
-    Key("simulator.frame", "v", "v", "look", "see", "What its camera sees now", _SIMULATOR),
+    Key("simulator.frame", "v", "v", "look", "camera", "What its camera sees now", _SIMULATOR),
     Key("simulator.again", "r", "r", "again", "refresh", "Ask again how they are", _SIMULATOR),
     Key("volume.up", "backspace", "backspace", "up", "up", "To the folder above, or to the volumes", _VOLUME),
     Key("volume.get", "D", "D", "download", "download", "Download the file or folder", _VOLUME, True),
@@ -223,8 +229,8 @@ KEYS: Final = (
     Key("image.push", "P", "P", "push", "push", "Push the image to a registry", _IMAGE, True),
     Key("image.again", "r", "r", "again", "refresh", "Ask again which there are", _IMAGE),
     Key("artifact.get", "D", "D", "download", "download", "Download the checkpoint", _ARTIFACT, True),
-    Key("artifact.resume", "R", "R", "resume", "train on", "Launch a run from its place", _ARTIFACT, True),
-    Key("artifact.place", "P", "P", "elsewhere", "elsewhere", "Look in another place", _ARTIFACT),
+    Key("artifact.resume", "R", "R", "resume", "resume", "Launch a run from its place", _ARTIFACT, True),
+    Key("artifact.place", "P", "P", "elsewhere", "location", "Look in another location", _ARTIFACT),
     Key("artifact.again", "r", "r", "again", "refresh", "Look again", _ARTIFACT),
     Key("experiment.filter", "slash", "/", "filter", "filter", "Filter the experiments", _EXPERIMENT),
     Key("experiment.faults", "exclamation_mark", "!", "faults", "faults", "Only those with a fault", _EXPERIMENT),
@@ -235,9 +241,13 @@ KEYS: Final = (
     Key("history.faults", "exclamation_mark", "!", "faults", "faults", "Only the failed and the lost", _HISTORY),
     Key("history.diff", "d", "d", "diff", "diff", "How the two marked runs differ", _HISTORY),
     Key("history.repeat", "R", "R", "repeat", "repeat", "Launch again exactly as it was", _HISTORY, True),
+    Key("launch.place", "ctrl+g", "ctrl+g", "place", "", "Place it on slots, with all that was typed", _LAUNCH),
     Key("dialog.accept", "y", "y", "accept", "", "Yes", _DIALOG),
     Key("dialog.copy", "c", "c", "copy", "", "Copy the command line that does the same", _DIALOG),
     Key("dialog.close", "escape,n", "esc n", "close", "", "No; close the dialog", _DIALOG),
+    # No letter acts on a text: one that was meant for the screen below must do nothing.
+    Key("text.close", "escape,q", "esc q", "close", "", "Close the text", _TEXT),
+    Key("text.command", "colon", ":", "command_line", "", "Close the text and type a command", _TEXT),
     Key("app.palette", "ctrl+p", "ctrl+p", "command_palette", "", "Find a command by name", _APP),
     # Bound with priority: they work in fields and dialogs too, and cannot be rebound.
     Key("app.suspend", "ctrl+z", "ctrl+z", "suspend_process", "", "Go back to the shell; `fg` returns", _APP),

@@ -33,7 +33,7 @@ COLUMNS: Final = (
     TableColumn("revision", "revision", most=11, rank=6),
     TableColumn("owner", "owner", most=16, rank=7),
     TableColumn("experiment", "experiment", most=24, rank=8),
-    TableColumn("context", "where", most=20, rank=9),
+    TableColumn("context", "context", most=20, rank=4),
 )
 _STYLES: Final = {
     RunOutcome.RUNNING: TextStyle.OK,

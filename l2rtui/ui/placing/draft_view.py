@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +30,18 @@ _MANY: Final = "+"
 """Glyph of a staged replica of all further seeds, or sets."""
 
 
+class RangeUnit(Enum):
+    """Unit of a range: a slot, a GPU, or a node."""
+
+    SLOT = "slot"
+    GPU = "gpu"
+    NODE = "node"
+
+    def of(self, slot: SlotId) -> object:
+        """Return the unit of a slot."""
+        return slot.node if self is RangeUnit.NODE else (slot.node, slot.gpu)
+
+
 class DraftView:
     """Widgets of place mode.
 
@@ -38,6 +51,7 @@ class DraftView:
     Attributes:
         question: Text above the prompt instead of the command line; empty while the prompt is closed.
         range_start: First slot of a range whose other end is the cursor; None without a range.
+        unit: What a range is made of.
         moving: Slot of the staged replica that follows the cursor; None if no replica does.
     """
 
@@ -49,6 +63,7 @@ class DraftView:
         self.prompt = PromptInput("field")
         self.question = ""
         self.range_start: SlotId | None = None
+        self.unit = RangeUnit.SLOT
         self.moving: SlotId | None = None
         self.grid.border_title = " Slots "
         self.sets.border_title = " Sets "
@@ -65,10 +80,15 @@ class DraftView:
 
     def pointed(self) -> tuple[SlotId, ...]:
         """Return the slots under the cursor: one, or a range."""
-        cursor = self.grid.cursor_slot
-        if cursor is None:
-            return ()
-        return (cursor,) if self.range_start is None else self.grid.between(self.range_start, cursor)
+        cursor, start = self.grid.cursor_slot, self.range_start
+        if cursor is None or start is None:
+            return () if cursor is None else (cursor,)
+        slots = self.grid.between(start, cursor)
+        if self.unit is RangeUnit.SLOT:
+            return slots
+        # The ends belong to the range as a whole, like the lines of a selection by lines in an editor.
+        units = {self.unit.of(slot) for slot in slots}
+        return tuple(slot for slot in self.grid.slots if self.unit.of(slot) in units)
 
     def show(self, editor: PlacementEditor, snapshot: ClusterSnapshot, facts: tuple[Finding, ...] | None) -> None:
         """Update all widgets; ``facts`` are the findings of the backend, None until it answers."""

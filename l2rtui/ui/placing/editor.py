@@ -10,7 +10,7 @@ from typing import Final
 from l2rtui.config import user_name
 from l2rtui.domain.ledger import Ledger, SlotState
 from l2rtui.domain.node import Node, SlotId, device_name
-from l2rtui.domain.placement import Pin, PlacementPolicy, obstacle, parse_seeds
+from l2rtui.domain.placement import Pin, PlacementPolicy, obstacle, parse_pins, parse_seeds
 from l2rtui.domain.plan import LaunchPlan, plan_launch
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.domain.workload import Role
@@ -38,12 +38,23 @@ class PlacementEditor:
         self.conflicts: tuple[str, ...] = ()
         self._history: list[tuple[LaunchOptions, PlacementDraft]] = []
 
-    def load(self, path: str, request: LaunchRequest, snapshot: ClusterSnapshot) -> None:
-        """Start with another spec file; a name that a run already has gets a number."""
-        name = free_name(request.spec.name, snapshot)
+    def load(
+        self, path: str, request: LaunchRequest, snapshot: ClusterSnapshot, options: LaunchOptions | None = None
+    ) -> None:
+        """Start with another spec file; a name that a run already has gets a number.
+
+        A policy and slots among the options seat the replicas.
+        """
+        options = replace(options or LaunchOptions(""), path=path)
+        name = options.name or free_name(request.spec.name, snapshot)
         self.request, self.set_number, self.draft = request, 0, PlacementDraft()
         self._history.clear()
-        self._apply(LaunchOptions(path, name if name != request.spec.name else ""))
+        self._apply(replace(options, name=name if name != request.spec.name else "", policy="", on=""))
+        if options.policy or options.on:
+            policy = PlacementPolicy(options.policy) if options.policy else request.policy
+            pins = parse_pins(options.on) if options.on else request.pins
+            filled = self.draft.fill(policy, snapshot.ledger, snapshot.nodes.values(), pins)
+            self.draft, self.conflicts = filled
         self.to_next_unplaced()
 
     def _apply(self, options: LaunchOptions) -> None:
@@ -86,10 +97,16 @@ class PlacementEditor:
             self._remember()
             self.draft = before.take(slots)
         else:
-            draft = before.put(self.current_set, slots, ledger)
+            # A range is for what is left of the run; a single slot is for the current set.
+            is_range = len(slots) > 1
+            draft = (
+                before.put_range(self.current_set, slots, ledger)
+                if is_range
+                else before.put(self.current_set, slots, ledger)
+            )
             if len(draft.seats) == len(before.seats):
                 name = self.current_set
-                if not before.missing(name):
+                if not before.missing("" if is_range else name):
                     return f"Every replica of {name} has a slot. tab: next set, digits: another number."
                 return self._why_not(name, slots[0], ledger)
             self._remember()

@@ -18,6 +18,7 @@ from textual.timer import Timer
 from textual.widgets import Input
 
 from l2rtui.config import user_name
+from l2rtui.domain.ledger import SlotState
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.placement import PlacementPolicy, parse_seeds
 from l2rtui.domain.preflight import Finding
@@ -27,10 +28,17 @@ from l2rtui.services import launcher
 from l2rtui.services.spec.spec_file import LaunchRequest
 from l2rtui.ui.dialogs.review import show_plan
 from l2rtui.ui.keys.table import KeyContext, bindings
-from l2rtui.ui.placing.draft_view import DraftView
+from l2rtui.ui.placing.draft_view import DraftView, RangeUnit
 from l2rtui.ui.placing.editor import MAX_REPLICAS, PlacementEditor
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.state.placement_draft import PlacementDraft, configured, loss_of
+from l2rtui.ui.state.placement_draft import (
+    LaunchOptions,
+    PlacementDraft,
+    configured,
+    loss_of,
+    pin_text,
+    replicas_as_settings,
+)
 from l2rtui.ui.state.spec_files import example_specs, load_spec
 from l2rtui.ui.text import plural
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
@@ -47,8 +55,10 @@ DIGIT_SECONDS: Final = 1.0
 class PlaceScreen(Screen[tuple[str, ...] | None]):
     """Screen of place mode; its result is the names of the launched runs, or None.
 
-    It starts with the spec file at ``path``, or with the first example if that is empty. ``figures`` are the loads
-    and rates shown with the slots.
+    Args:
+        options: What was typed before; without a path it starts with the first example.
+        figures: Loads and rates shown with the slots.
+        to_form: Opens the launch form with the options; None if the form is below this screen.
     """
 
     BINDINGS = bindings(KeyContext.PLACEMENT)
@@ -58,17 +68,21 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         self,
         ctx: AppContext,
         snapshot: ClusterSnapshot,
-        path: str = "",
+        options: LaunchOptions | None = None,
         figures: Callable[[], GridFigures] = lambda: NO_FIGURES,
+        to_form: Callable[[LaunchOptions], None] | None = None,
     ) -> None:
         super().__init__(classes="place")
         self._figures = figures
         self._ctx = ctx
         self._snapshot = snapshot
-        self._paths: list[str] = [path] if path else []
+        self._first = options or LaunchOptions("")
+        self._to_form = to_form
+        self._paths: list[str] = [self._first.path] if self._first.path else []
         self._view = DraftView(ctx.command_line)
         self.editor = PlacementEditor()
         self._typed, self._typed_at = 0, 0.0
+        self._was_moved = False
         self._prompt_field = ""
         self._facts: tuple[Finding, ...] | None = ()  # None while the backend is asked
         self._timer: Timer | None = None
@@ -107,7 +121,17 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         grid.fit_to_room(self.size.height * 3 // 5 - FRAME)
         grid.figures, grid.snapshot = self._figures(), snapshot
         self._fit_grid()
+        self._start_at_free_slot()
         self._show()
+
+    def _start_at_free_slot(self) -> None:
+        """Put the cursor on the first slot that the current set can take, unless the user has moved it."""
+        ledger, name = self._snapshot.ledger, self.editor.current_set
+        if not self._was_moved:
+            closed = self.draft.closed_nodes(name, ledger)
+            slots = (ledger.slots[slot] for slot in self._view.grid.slots if slot.node not in closed)
+            if (free := next((slot for slot in slots if slot.state is SlotState.FREE), None)) is not None:
+                self._view.grid.move_to(free.id)
 
     def _fit_grid(self) -> None:
         grid = self._view.grid
@@ -126,14 +150,15 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         if not self._paths:
             self._paths = [path for path, _ in await asyncio.to_thread(example_specs)]
         if self._paths:
-            await self._load(self._paths[0])
+            await self._load(replace(self._first, path=self._paths[0]))
         else:
             self._ctx.background.say("There is no spec file in manifests/. `:place FILE` names one.")
         self._show()
 
-    async def _load(self, path: str) -> None:
-        request = await asyncio.to_thread(load_spec, path, self._ctx.settings)
-        self.editor.load(path, request, self._snapshot)
+    async def _load(self, options: LaunchOptions) -> None:
+        request = await asyncio.to_thread(load_spec, options.path, self._ctx.settings, "", options.changes)
+        self.editor.load(options.path, request, self._snapshot, options)
+        self._start_at_free_slot()
         self._changed()
 
     def _changed(self) -> None:
@@ -175,7 +200,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         if reason := self.editor.put(slots, self._snapshot.ledger):
             self._ctx.background.say(reason)
             return
-        self._view.range_start = None
+        self._end_range()
         self._changed()
 
     def action_fill(self, policy: str) -> None:
@@ -203,8 +228,22 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
     def action_range(self) -> None:
         """Start or cancel a range."""
         view = self._view
-        view.range_start = view.grid.cursor_slot if view.range_start is None else None
+        if view.range_start is None:
+            view.range_start = view.grid.cursor_slot
+        else:
+            self._end_range()
         self._show()
+
+    def action_range_gpus(self) -> None:
+        """Let the range consist of whole GPUs, then of whole nodes; start one at the cursor."""
+        view = self._view
+        view.unit = RangeUnit.NODE if view.unit is RangeUnit.GPU else RangeUnit.GPU
+        if view.range_start is None:
+            view.range_start = view.grid.cursor_slot
+        self._show()
+
+    def _end_range(self) -> None:
+        self._view.range_start, self._view.unit = None, RangeUnit.SLOT
 
     def action_move(self) -> None:
         """Let the replica under the cursor follow it; pressed again, put it down at the cursor."""
@@ -212,7 +251,8 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         if view.moving is not None and cursor is not None:
             self._put_down(cursor)
         elif cursor in self.draft.taken():
-            view.moving, view.range_start = cursor, None
+            self._end_range()
+            view.moving = cursor
             self._show()
         else:
             self._ctx.background.say("Nothing is staged under the cursor: space puts a replica there.")
@@ -248,9 +288,30 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         current = self.editor.options.path
         if current in self._paths and len(self._paths) > 1:
             path = self._paths[(self._paths.index(current) + by) % len(self._paths)]
-            self._ctx.background.start(self._load(path), group="place", what=path, is_exclusive=True)
+            self._ctx.background.start(self._load(LaunchOptions(path)), group="place", what=path, is_exclusive=True)
         else:
             self._ctx.background.say("There is no other spec file in manifests/. `:place FILE` names one.")
+
+    def action_form(self) -> None:
+        """Go to the launch form with everything that was chosen here."""
+        self.dismiss(None)
+        if self._to_form is not None:
+            self._to_form(self.options)
+
+    @property
+    def options(self) -> LaunchOptions:
+        """What was chosen, for the launch form: its slots too, once every replica has one."""
+        editor, ledger = self.editor, self._snapshot.ledger
+        if not editor.draft.seats or editor.draft.missing():
+            return self._with_replicas(editor.options)
+        policy, pins = editor.choice(ledger)
+        return self._with_replicas(replace(editor.options, policy=str(policy or ""), on=pin_text(pins)))
+
+    def _with_replicas(self, options: LaunchOptions) -> LaunchOptions:
+        """Write the numbers of replicas as settings: the form has no other place for them."""
+        request = self.editor.request
+        replicas = replicas_as_settings(options, request.spec) if request is not None else ()
+        return replace(options, changes=(*options.changes, *replicas), replicas={})
 
     def action_copy(self) -> None:
         """Copy the command line."""
@@ -312,7 +373,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         if self.editor.request is None:
             return
         if missing := self.draft.missing():
-            keys = "a packs, A spreads, f and b go by free memory and load"
+            keys = "a packs, A spreads, f and B go by free memory and load"
             sentence = f"{plural(len(missing), 'replica')} still without a slot: {keys}."
             self._ctx.background.say(sentence)
             return
@@ -329,6 +390,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
                 seeds=parse_seeds(options.seeds) if options.seeds else (),
                 pins=pins,
                 policy=policy or PlacementPolicy.PACK,
+                wave=int(options.wave or 0),
             )
         except L2RError as error:
             self._ctx.background.say(str(error), is_error=True)
@@ -348,6 +410,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
     @on(GpuGrid.SlotMoved)
     def _slot_moved(self, event: GpuGrid.SlotMoved) -> None:
         event.stop()
+        self._was_moved |= event.by_user
         if self._view.range_start is not None or self._view.moving is not None:
             self._view.show_ghosts(self.editor, self._snapshot.ledger)
 

@@ -45,7 +45,11 @@ class Background:
         """Work that must not be interrupted without a question, such as ``launching r7``; empty if there is
         none.
         """
-        return ", ".join(self._doing)
+        names: dict[str, list[str]] = {}
+        for what in self._doing:
+            verb, _, name = what.partition(" ")
+            names.setdefault(verb, []).append(name)
+        return ", ".join(f"{verb} {_few(of_verb)}" for verb, of_verb in names.items())
 
     @contextmanager
     def busy(self, what: str) -> Iterator[None]:
@@ -147,3 +151,8 @@ class Background:
             await work
         except L2RError as error:
             self.say(str(error), is_error=True, title=what)
+
+
+def _few(names: list[str]) -> str:
+    """Return names for a header, which has context and health beside them: three, or the first and a number."""
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} more"

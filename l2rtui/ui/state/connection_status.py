@@ -97,7 +97,7 @@ def right_of(problems: Sequence[str], health: ConnectionStatus) -> Line:
     """Return the right end: work in progress, age of the data, and permissions."""
     spans: list[Span] = []
     if health.busy:
-        spans.append(Span(f" {sanitize(health.busy)} ", TextStyle.WAIT))
+        spans.append(Span(f" {shorten(sanitize(health.busy), 60)} ", TextStyle.WAIT))
     if health.error:
         since = age(health.silent_seconds)
         spans.append(Span(f" ▲ stale {since}: {shorten(sanitize(health.error), 48)} ", TextStyle.WARN))
@@ -119,5 +119,6 @@ def right_of(problems: Sequence[str], health: ConnectionStatus) -> Line:
         spans.append(Span(" ▲ ADMIN ", TextStyle.WARN))
     if health.is_protected:
         spans.append(Span(" ▲ PROTECTED ", TextStyle.BAD))
-    spans.append(Span(" READ-ONLY ", TextStyle.WARN) if health.is_readonly else Span(" RW ", TextStyle.DIM))
+    if health.is_readonly:
+        spans.append(Span(" READ-ONLY ", TextStyle.WARN))
     return tuple(spans)

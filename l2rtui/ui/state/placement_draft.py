@@ -26,16 +26,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
-    """Options of a launch other than its slots.
+    """Options of a launch as they are typed; an empty one keeps the value of the file.
 
     Attributes:
-        path: The spec file. name: empty keeps the file's. seeds: as typed; empty keeps the file's one.
+        path: The spec file. name, seeds, policy, on, wave: as for ``launch``; ``on`` and ``policy`` only begin a
+            draft, whose slots then count.
+        changes: Settings as in ``--set``.
         replicas: Numbers that differ from the file's, by name of the set.
     """
 
     path: str
     name: str = ""
     seeds: str = ""
+    policy: str = ""
+    on: str = ""
+    wave: str = ""
+    changes: tuple[str, ...] = ()
     replicas: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -81,20 +87,52 @@ class PlacementDraft:
         A replica of several slots takes the named slot and the next free ones on the same device. A replica of
         whole GPUs takes the GPU of the slot, and the next ones of its node.
         """
-        staged, seats, waiting = set(self.taken()), dict(self.seats), iter(self.missing(set_name))
-        closed = self.closed_nodes(set_name, ledger)
-        is_counted = any(part.name == set_name and part.pod.binding.is_counted for part in self.sets)
-        for slot in slots:
-            if slot in staged or slot.node in closed or not _is_free(ledger, slot, is_counted=is_counted):
-                continue
-            replica = next(waiting, None)
-            if replica is None:  # a range may be longer than the set
-                break
-            run, set_spec, index = replica
-            seat = Seat(run, set_spec.name, index, _room_for(set_spec, slot, staged, ledger))
-            if set_spec.fills(seat.slots):
-                staged.update(seat.slots)
-                seats[seat.pod] = seat
+        return self._seated(self.missing(set_name), tuple(slots), ledger)
+
+    def put_range(self, first_set: str, slots: Sequence[SlotId], ledger: Ledger) -> PlacementDraft:
+        """Put what is left of all runs on a range of slots, run after run, beginning with a set.
+
+        Where the range has as many GPUs, or a multiple, as there are runs, and each run fits on its share, each run
+        gets its own GPUs.
+        """
+        names = [part.name for part in self.sets]
+        at = names.index(first_set) if first_set in names else 0
+        order = {name: number for number, name in enumerate(names[at:] + names[:at])}
+        missing = sorted(self.missing(), key=lambda replica: order[replica[1].name])
+        by_run = {spec.name: [own for own in missing if own[0] == spec.name] for spec in self.specs}
+        waiting = [own for own in by_run.values() if own]
+        gpus = list(dict.fromkeys((slot.node, slot.gpu) for slot in slots))
+        per_run, rest = divmod(len(gpus), max(1, len(waiting)))
+        if per_run and not rest and len(waiting) > 1:
+            shares = [set(gpus[number * per_run : (number + 1) * per_run]) for number in range(len(waiting))]
+            draft = self
+            for own, share in zip(waiting, shares, strict=True):
+                draft = draft._seated(own, [slot for slot in slots if (slot.node, slot.gpu) in share], ledger)
+            if len(draft.seats) == len(self.seats) + len(missing):
+                return draft
+        return self._seated([replica for own in waiting for replica in own], slots, ledger)
+
+    def _seated(
+        self, replicas: Iterable[tuple[str, SetSpec, int]], slots: Sequence[SlotId], ledger: Ledger
+    ) -> PlacementDraft:
+        """Return a draft with these replicas on the slots, each on the first that it fits on, as many as fit."""
+        staged, seats = set(self.taken()), dict(self.seats)
+        # Slots are only taken: what a replica of a set did not fit on, no later one does.
+        starts: dict[str, int] = {}
+        closed = {part.name: self.closed_nodes(part.name, ledger) for part in self.sets}
+        for run, part, index in replicas:
+            is_counted = part.pod.binding.is_counted
+            for at in range(starts.get(part.name, 0), len(slots)):
+                slot, starts[part.name] = slots[at], at + 1
+                if slot in staged or slot.node in closed[part.name]:
+                    continue
+                if not _is_free(ledger, slot, is_counted=is_counted):
+                    continue
+                seat = Seat(run, part.name, index, _room_for(part, slot, staged, ledger))
+                if part.fills(seat.slots):
+                    staged.update(seat.slots)
+                    seats[seat.pod] = seat
+                    break
         return replace(self, seats=MappingProxyType(seats))
 
     def move(self, origin: SlotId, target: SlotId, ledger: Ledger) -> PlacementDraft | None:
@@ -116,14 +154,14 @@ class PlacementDraft:
         return replace(self, seats=MappingProxyType(seats))
 
     def fill(
-        self, policy: PlacementPolicy, ledger: Ledger, nodes: Iterable[Node] = ()
+        self, policy: PlacementPolicy, ledger: Ledger, nodes: Iterable[Node] = (), pins: tuple[Pin, ...] = ()
     ) -> tuple[PlacementDraft, tuple[str, ...]]:
-        """Place all missing replicas; also return a sentence for each conflict."""
+        """Place all missing replicas, on the pins first; also return a sentence for each conflict."""
         slots = dict(ledger.slots)
         for slot in self.taken():  # the ledger does not know drafts: their slots must look busy to place()
             slots[slot] = Slot(slot, SlotState.BUSY)
         rest, existing = replace(ledger, slots=slots), self.seats.values()
-        placement = place(self.specs, rest, policy=policy, existing=existing, nodes=nodes)
+        placement = place(self.specs, rest, policy=policy, pins=pins, existing=existing, nodes=nodes)
         seats = {**self.seats, **{seat.pod: seat for seat in placement.seats if seat.slots}}
         return replace(self, seats=MappingProxyType(seats)), placement.conflicts
 
@@ -245,13 +283,22 @@ def command(options: LaunchOptions, spec: RunSpec, pins: Sequence[Pin], policy: 
         argv += ["--name", options.name]
     if options.seeds:
         argv += ["--seeds", options.seeds]
-    for set_name, replicas in options.replicas.items():
-        argv += ["--set", f"{_field_of(spec, set_name)}.replicas={replicas}"]
+    if options.wave:
+        argv += ["--wave", options.wave]
+    for change in options.changes:
+        argv += ["--set", change]
+    for change in replicas_as_settings(options, spec):
+        argv += ["--set", change]
     if policy is not None:
         argv += ["--policy", str(policy)]
     elif pins:
         argv += ["--on", pin_text(pins)]
     return argv
+
+
+def replicas_as_settings(options: LaunchOptions, spec: RunSpec) -> tuple[str, ...]:
+    """Return the numbers of replicas that differ from the file's as ``--set`` takes them."""
+    return tuple(f"{_field_of(spec, name)}.replicas={number}" for name, number in options.replicas.items())
 
 
 def _field_of(spec: RunSpec, set_name: str) -> str:

@@ -39,7 +39,7 @@ class UndoWindow:
     async def _count_down(self, what: str, seconds: float, begin: Callable[[], object]) -> None:
         remaining = seconds
         while remaining > 0:
-            with self._background.busy(f"{what} in {remaining:.0f} s, u calls it back"):
+            with self._background.busy(f"{what} in {remaining:.0f} s, u cancels it"):
                 await asyncio.sleep(min(1.0, remaining))
             remaining -= 1.0
         # No await between the last second and begin: the worker is cancelled before it or finished after it, so

@@ -12,7 +12,7 @@ from l2rtui.domain.curves.run_curve import Axis
 from l2rtui.domain.curves.scale import LABEL_CHARS, Scale, number_label, span_label
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.ui.plot import DOT_COLUMNS, PlotLine, PlotPart, plot
-from l2rtui.ui.text import HUES, Line, Span, TextStyle, apart, clip, decimal, fit, width_of
+from l2rtui.ui.text import BANDS, HUES, Line, Span, TextStyle, apart, clip, decimal, fit, width_of
 
 NARROWEST: Final = 36
 LOWEST: Final = 6
@@ -164,12 +164,13 @@ def _values(drawn: Chart, cursor: int | None) -> Line:
 
 
 def _spread(line: ChartLine, column: int, value: float | None) -> str:
-    """Write the deviation of the seeds and their number, if the line is a mean of several."""
+    """Write the interval of the mean and the number of seeds, if the line is a mean of several."""
     columns = line.columns
     if not line.is_mean or value is None:
         return ""
     nearest = next(number for number in range(column, -1, -1) if not math.isnan(columns.means[number]))
-    return f" ±{decimal(columns.highs[nearest] - columns.means[nearest])} n={columns.counts[nearest]}"
+    low, high = decimal(columns.lows[nearest]), decimal(columns.highs[nearest])
+    return f" [{low} to {high}] n={columns.counts[nearest]}"
 
 
 def _plot_line(line: ChartLine, y: Scale) -> PlotLine:
@@ -215,8 +216,8 @@ def _with_marks(row: Sequence[PlotPart], marks: dict[int, Span]) -> list[Span]:
     """Return the spans of a row of a plot, with single cells replaced."""
     spans: list[Span] = []
     x = 0
-    for text, owner in row:
-        style = TextStyle.DIM if owner < 0 else _hue(owner)
+    for text, owner, is_inside in row:
+        style = TextStyle.DIM if owner < 0 else BANDS[owner % len(BANDS)] if is_inside else _hue(owner)
         start = 0
         for at in sorted(at - x for at in marks if x <= at < x + len(text)):
             spans += [Span(text[start:at], style), marks[x + at]]

@@ -53,7 +53,7 @@ class ChartView(SpanWidget, can_focus=True):
         """Short facts about the drawn charts, for the title."""
         alone = f"{figure_label(self._alone)} alone" if self._alone else ""
         axis, *others = self.settings.facts
-        return [axis, "mean ± sd" if self.is_grouped else "", *others, alone, self.note]
+        return [axis, "mean and 95% interval" if self.is_grouped else "", *others, alone, self.note]
 
     @property
     def figures(self) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from rich.segment import Segment
@@ -19,7 +19,7 @@ from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.state.snapshot_index import changed_pods
 from l2rtui.ui.text import Line, Span, TextStyle
-from l2rtui.ui.theme import cursor_style
+from l2rtui.ui.theme import colour, cursor_style
 from l2rtui.ui.widgets.grid.figures import NO_FIGURES, GridFigures
 from l2rtui.ui.widgets.grid.lines import EMPTY_GRID, SlotGrid, is_waiting, lay_out
 from l2rtui.ui.widgets.grid.shape import ZoomLevel
@@ -119,6 +119,11 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
         """The current level."""
         return self._grid.shape.level
 
+    @property
+    def slots(self) -> Iterable[SlotId]:
+        """All slots, in the order of the grid."""
+        return self._grid.shape.slots
+
     def fit_to_room(self, lines: int, columns: int = 0) -> None:
         """Choose the level that shows all nodes in this many lines, including header and legend.
 
@@ -165,6 +170,14 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
         slot = shape.neighbour(self.cursor_slot, right, down, column, skips_cpu=self._is_exact)
         self._place(slot, by_user=True)
         self._column = column
+
+    def action_step_gpu(self, by: int) -> None:
+        """Move the cursor to the first slot of the next GPU, or of the one before."""
+        if self.cursor_slot is None:
+            return
+        firsts = [slot for slot in self._grid.shape.slots if slot.slot == 0]
+        here = firsts.index(SlotId(self.cursor_slot.node, self.cursor_slot.gpu, 0))
+        self._place(firsts[max(0, min(len(firsts) - 1, here + by))], by_user=True)
 
     def action_edge(self, side: int) -> None:
         """Move to the first or last slot."""
@@ -344,13 +357,14 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
             sentence = "No node matches the filter. esc shows all." if is_hidden else ""
             return self._indented((Span(sentence, TextStyle.DIM),))
         self._drawn[line] = self._grid.line(line)
-        strip = self._indented(self._drawn[line])
+        strip = self._indented(self._drawn[line], is_band=self._grid.is_band(line))
         if self.cursor_slot is None or self._grid.shape.slots[self.cursor_slot].y != line:
             return strip
         return self._with_cursor(strip, self._grid.shape.slots[self.cursor_slot].x + _MARGIN)
 
-    def _indented(self, line: Line) -> Strip:
-        return self.strip((Span(" " * _MARGIN), *line), self.size.width)
+    def _indented(self, line: Line, *, is_band: bool = False) -> Strip:
+        back = colour(self.app.theme_variables, "l2r-band") if is_band else NO_STYLE
+        return self.strip((Span(" " * _MARGIN), *line), self.size.width, back)
 
     def _with_cursor(self, strip: Strip, x: int) -> Strip:
         """Highlight the cell under the cursor, or underline it without focus: visible without colour too.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from typing import Final
 
+from rich.cells import cell_len
 from textual.message import Message
 from textual.timer import Timer
 
@@ -24,7 +26,7 @@ from l2rtui.ui.widgets.log_ring import (
     bounded,
     name_of,
 )
-from l2rtui.ui.widgets.log_view import LogView
+from l2rtui.ui.widgets.log_view import SLICE_REST_SECONDS, SLICE_SECONDS, Foot, LogView
 from l2rtui.ui.widgets.record_table import RecordTable
 from runtime.base.contract import METRIC_PREFIX
 from runtime.base.metric_records import parse_record
@@ -34,15 +36,19 @@ RUSH_SECONDS: Final = 0.1
 QUIET_SECONDS: Final = 0.5
 """The same while few arrive: lines of several pods share a repaint, and an idle screen costs little."""
 RUSH_LINES: Final = 20
-MOST_LEARNT: Final = 64
-"""Records of a batch that are read for the columns of the table."""
+MOST_LEARNT: Final = 256
+"""Newest records of a batch among which one of each kind and pod is read for the columns of the table."""
+SAMPLED_RECORDS: Final = 16
+"""Records of a batch that are read to see which values change."""
+_LEARNER: Final = f'{METRIC_PREFIX}learner"'
+_WORKER: Final = f'{METRIC_PREFIX}worker"'
 _PREFIX_MOST: Final = 16
 _POD: Final = attrgetter("pod")
 
 
 @dataclass
 class PatternsRemoved(Message):
-    """The patterns of a log took too long on new lines, and were removed."""
+    """Patterns took too long, and were removed, or refused if they are new."""
 
     sentence: str
 
@@ -59,13 +65,16 @@ class LogPane(LogView, can_focus=True):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
         super().__init__(id=id)
-        self.log_filter = LogFilter()
+        self.log_filter = self._wanted = LogFilter()
         self._all = LogStore()
         self._timer: Timer | None = None
         self._waiting = 0
         self._is_rush = False
         self._has_drawn = False
         self._table = RecordTable()
+        self._workers: dict[str, tuple[float, dict[str, object]]] = {}
+        self._has_learner = self._were_apart = False
+        self.is_filtering = False
 
     def restart(self, *, run: str, is_merged: bool, empty: str) -> None:
         """Drop all lines and start another log.
@@ -78,6 +87,7 @@ class LogPane(LogView, can_focus=True):
         self.ring.clear()
         self._all.clear()
         self._table = RecordTable()
+        self._workers, self._has_learner, self._were_apart = {}, False, False
         self._head()
         self.received = 0
         self.empty_text, self._run, self._pan = empty, run, 0
@@ -98,9 +108,13 @@ class LogPane(LogView, can_focus=True):
         before = self.ring.dropped
         self.received += len(entries)
         stored, displayed = self._store(entries)
+        self._has_learner = self._has_learner or any(line.text.startswith(_LEARNER) for line in stored)
         gone = 0
-        if self._learn(stored):
-            self._refill(self.log_filter)  # the existing rows have other columns
+        # Existing rows may have other columns, with the first record of a learner those of the workers too.
+        has_moved = self._are_workers_apart is not self._were_apart
+        displayed = self._take_workers(displayed)
+        if has_moved or self._learn(displayed):
+            self._refill(self.log_filter)
         else:
             self._head()
             gone = self.ring.extend(self.log_filter.apply(displayed, self.ring.table))
@@ -128,19 +142,60 @@ class LogPane(LogView, can_focus=True):
             self.post_message(PatternsRemoved(f"{error}; & and ! hide nothing now."))
             return self._all.extend(lines)
 
+    @property
+    def _are_workers_apart(self) -> bool:
+        """True if the records of workers are in a table of their own: between those of the learner they would leave
+        most columns of each other's rows empty.
+        """
+        log_filter = self.log_filter
+        is_table = log_filter.json_as is JsonMode.TABLE and not self.is_wrapping
+        return self._has_learner and bool(self._prefix) and is_table and not log_filter.has_patterns
+
+    def _take_workers(self, lines: Iterable[BufferedLine]) -> Sequence[BufferedLine]:
+        """Return the lines without records of workers, if these are apart, and keep the newest of each worker."""
+        if not self._are_workers_apart:
+            return [*lines]
+        others: list[BufferedLine] = []
+        newest: dict[str, BufferedLine] = {}
+        for line in lines:
+            if line.text.startswith(_WORKER):
+                newest[line.pod] = line
+            else:
+                others.append(line)
+        for pod, line in newest.items():
+            if (record := parse_record(line.text)) is not None:
+                self._workers[name_of(pod)] = line.time, record
+        if newest:
+            self._show_foot()
+        return others
+
+    def _show_foot(self) -> None:
+        """Show the newest record of each worker below the lines."""
+        table = RecordTable(hides_constants=False)
+        workers = sorted(self._workers.items())
+        for pod, (_, record) in workers:
+            table.learn(pod, {**record, "l2r": "worker"})
+        rows = [(when, pod, table.row(record)) for pod, (when, record) in workers]
+        entries = [LogEntry(when, pod, text, cell_len(text), is_row=True) for when, pod, text in rows]
+        self.foot = Foot("workers", table.heading, table.ends, entries)
+
     def _learn(self, lines: Iterable[BufferedLine]) -> bool:
         """Add columns for the records among new lines; return True if the existing rows no longer match the
         columns.
 
-        One record of each kind and pod is read: the others in a burst have the same fields.
+        The newest record of each kind and pod is read, and some of the others, which have the same fields.
         """
-        newest: dict[tuple[str, str], str] = {}
-        for line in lines:
-            if line.text.startswith(METRIC_PREFIX) and len(newest) < MOST_LEARNT:
-                newest[line.pod, line.text[: line.text.find(",")]] = line.text
-        records = ((pod, parse_record(text)) for (pod, _), text in newest.items())
-        changes = [self._table.learn(pod, record) for pod, record in records if record is not None]
+        records = [line for line in lines if line.text.startswith(METRIC_PREFIX)]
+        newest = {(line.pod, line.text[: line.text.find(",")]): line for line in records[-MOST_LEARNT:]}
+        sample = [*records[:: 1 + len(records) // SAMPLED_RECORDS], *newest.values()]
+        parsed = ((name_of(line.pod), parse_record(line.text)) for line in sample)
+        changes = [self._table.learn(pod, record) for pod, record in parsed if record is not None]
         return any(changes)
+
+    @property
+    def constants(self) -> tuple[str, ...]:
+        """Names and values that are the same in all records of the table, for the title."""
+        return self._table.constants if self.heading else ()
 
     def _head(self) -> None:
         """Show headings if rows are shown below them; wrapped lines have no columns, so records get another
@@ -149,13 +204,17 @@ class LogPane(LogView, can_focus=True):
         has_rows = self.log_filter.json_as is JsonMode.TABLE and not self.is_wrapping
         self.ring.table = self._table if has_rows else None
         self.heading = self._table.heading if has_rows else ""
-        self.column_ends = self._table.ends
+        self.column_ends, self.cells = self._table.ends, self._table.cells
+        if not self._are_workers_apart:
+            self.foot = Foot()
 
     def action_wrap(self) -> None:
         """Turn wrapping of long lines on or off."""
-        super().action_wrap()
         if self.log_filter.json_as is JsonMode.TABLE and self._table:
-            self._refill(self.log_filter)
+            self.is_wrapping, self._pan = not self.is_wrapping, 0
+            self._refill(self.log_filter)  # records have another form
+        else:
+            super().action_wrap()
 
     def _meet(self, pods: Iterable[str]) -> None:
         """Give new pods their hue, and all pods distinguishable names."""
@@ -181,18 +240,37 @@ class LogPane(LogView, can_focus=True):
     def narrow(self, *, include: str | None = None, exclude: str | None = None) -> None:
         """Display only lines with a pattern and without another one, including existing lines.
 
+        A full log is filtered in slices; the old patterns apply until the last one. A pattern that takes too long
+        on the existing lines changes nothing, and is reported by ``PatternsRemoved``.
+
         Args:
             include, exclude: None keeps the pattern, empty removes it.
 
         Raises:
             re.error: a pattern is not a regular expression; nothing has changed.
-            UsageError: it takes too long on the existing lines; nothing has changed.
         """
         old = self.log_filter
         patterns = old.include if include is None else include, old.exclude if exclude is None else exclude
-        log_filter = LogFilter(*patterns, old.json_as)
-        self._all.narrow(log_filter)
-        self._refill(log_filter)
+        self._wanted = LogFilter(*patterns, old.json_as)
+        self._narrow_on(self._wanted)
+
+    def _narrow_on(self, log_filter: LogFilter) -> None:
+        """Filter lines for a moment, and go on after the keys that came meanwhile."""
+        if log_filter is not self._wanted:
+            return
+        try:
+            is_done = self._all.narrow(log_filter, SLICE_SECONDS)
+        except UsageError as error:
+            self.is_filtering = False
+            self.post_message(PatternsRemoved(str(error)))
+            self.post_message(self.Changed())
+            return
+        self.is_filtering = not is_done
+        if is_done:
+            self._refill(LogFilter(log_filter.include, log_filter.exclude, self.log_filter.json_as))
+        else:
+            self.set_timer(SLICE_REST_SECONDS, partial(self._narrow_on, log_filter))
+            self.post_message(self.Changed())
 
     def _refill(self, log_filter: LogFilter) -> None:
         """Fill the ring again through another filter; the line at the top of the view stays roughly in place."""
@@ -201,13 +279,19 @@ class LogPane(LogView, can_focus=True):
         top_time = self.ring[top[0]].time if top else 0.0
         self.ring.clear()
         self.ring.json_as = log_filter.json_as
+        lines = self._take_workers(self._all.displayed())
+        if self._are_workers_apart is not self._were_apart:
+            self._were_apart = self._are_workers_apart
+            self._table = RecordTable()
+            self._learn(lines)
         self._head()
-        self.ring.extend(log_filter.apply(self._all.displayed(), self.ring.table))
+        self.ring.extend(log_filter.apply(lines, self.ring.table))
         self.log_search.forget()
         self._arrange()
         if not self.is_following:
-            later = next((number for number, entry in enumerate(self.ring) if entry.time >= top_time), 0)
-            self._go(self.ring.row_of(later))
+            self._go(self.ring.row_of(self.ring.first_since(top_time)))
+        if self.search:
+            self._search_on(self.log_search, is_new=False)
         self.refresh()
         self.post_message(self.Changed())
 

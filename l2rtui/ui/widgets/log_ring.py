@@ -10,15 +10,16 @@ finding the line at a row is a bisection.
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
-from itertools import compress
+from itertools import accumulate, compress, islice
 from operator import not_
 from typing import Any, Final
 
@@ -76,6 +77,8 @@ class LogEntry:
     colours: tuple[tuple[int, int, Style], ...] = ()
 
 
+_LINES_PER_LOOK: Final = 32
+"""Lines that are read between two looks at the clock."""
 _GONE: Final = LogEntry(0.0, "", "", 0)
 _LEADING: Final = re.compile(r"\A(?:\.\*\??(?![?+*{]))+")
 
@@ -181,14 +184,14 @@ class LogFilter:
         """True if some lines may be hidden."""
         return self._include is not None or self._exclude is not None
 
-    def passing(self, entries: Sequence[LogEntry]) -> list[bool]:
+    def passing(self, entries: Sequence[LogEntry], seconds: float = MATCH_SECONDS) -> list[bool]:
         """Return for each line whether it is displayed; marks always are.
 
         Raises:
-            UsageError: the patterns take too long on these lines.
+            UsageError: the patterns take longer than that on these lines.
         """
         try:
-            return within(MATCH_SECONDS, lambda: [*map(self._passes, entries)])
+            return within(seconds, lambda: [*map(self._passes, entries)])
         except TimeoutError:
             patterns = " or ".join(repr(sanitize(text)) for text in (self.include, self.exclude) if text)
             hint = "Write it with fewer repeats: a+ instead of (a+)+, loss instead of .*loss.*"
@@ -268,6 +271,29 @@ def _value(value: object) -> str:
             return json.dumps(value, separators=(",", ":"))
 
 
+@dataclass(slots=True)
+class _Narrowing:
+    """Another filter on its way over the stored lines.
+
+    Attributes:
+        lines: The stored lines at the beginning, and those that came since.
+        entries, hides: The lines that were looked at, and whether the patterns hide them.
+        gone: Number of the oldest lines that the store has dropped since.
+        used_seconds: CPU time of the patterns.
+    """
+
+    log_filter: LogFilter
+    lines: list[BufferedLine]
+    entries: list[LogEntry] = field(default_factory=list)
+    hides: list[bool] = field(default_factory=list)
+    gone: int = 0
+    used_seconds: float = 0.0
+
+    def drop_newest(self) -> None:
+        self.lines.pop()
+        del self.entries[len(self.lines) :], self.hides[len(self.lines) :]
+
+
 class LogStore:
     """Newest lines of a log, limited in lines and characters, and the number of lines that the patterns hide.
 
@@ -299,6 +325,7 @@ class LogStore:
         self._characters = 0
         self._writer: tuple[str, str] | None = None
         """Pod and container of the newest line."""
+        self._narrowing: _Narrowing | None = None
 
     def newest_states(self, lines: Iterable[BufferedLine], ring: LogRing) -> list[BufferedLine]:
         """Return lines without older states of a bar; if the newest stored line is one, drop it here and from the
@@ -324,11 +351,15 @@ class LogStore:
         if lines:
             self._writer = writer_of(lines[-1])
         self._lines.extend(lines)
+        if self._narrowing is not None:
+            self._narrowing.lines.extend(lines)
         self._characters += sum(len(line.text) for line in lines)
         while len(self._lines) > self._capacity or self._characters > self._most_characters:
             self._characters -= len(self._lines.popleft().text)
             if self._hides:
                 self._hides.popleft()
+            if self._narrowing is not None:
+                self._narrowing.gone += 1
         return lines, displayed
 
     def drop_newest(self) -> bool:
@@ -336,23 +367,55 @@ class LogStore:
         if not self._lines:
             return False
         self._characters -= len(self._lines.pop().text)
+        if self._narrowing is not None:
+            self._narrowing.drop_newest()
         return not (self._hides and self._hides.pop())
 
     def displayed(self) -> Sequence[BufferedLine]:
         """Return the lines that the patterns do not hide."""
         return [*compress(self._lines, map(not_, self._hides))] if self._hides else [*self._lines]
 
-    def narrow(self, log_filter: LogFilter) -> None:
-        """Apply the patterns of another filter from now on.
+    def narrow(self, log_filter: LogFilter, seconds: float = math.inf) -> bool:
+        """Apply the patterns of another filter to the stored lines, for at most so many seconds.
+
+        Returns:
+            True if the filter applies from now on; False if lines are left. The next call goes on with them, and
+            the old filter applies until then.
 
         Raises:
-            UsageError: they take too long; nothing has changed.
+            UsageError: the patterns take too long; the old filter stays.
         """
-        narrowed = LogStore(self._capacity, self._most_characters)
-        narrowed._filter = log_filter
-        narrowed.extend([*self._lines])
-        self._filter, self._lines, self._hides = log_filter, narrowed._lines, narrowed._hides
-        self._characters = narrowed._characters
+        deadline = time.monotonic() + seconds
+        work = self._narrowing
+        if work is None or work.log_filter is not log_filter:
+            work = self._narrowing = _Narrowing(log_filter, [*self._lines])
+        while log_filter.has_patterns and (start := len(work.entries)) < len(work.lines):
+            entries = [*map(entry_of, work.lines[start : start + _LINES_PER_LOOK])]
+            began = time.thread_time()
+            try:
+                passing = log_filter.passing(entries, MATCH_SECONDS - work.used_seconds)
+            except UsageError:
+                self._narrowing = None
+                raise
+            work.used_seconds += time.thread_time() - began
+            work.entries += entries
+            work.hides += map(not_, passing)
+            if len(work.entries) < len(work.lines) and time.monotonic() > deadline:
+                return False
+        lines: Sequence[BufferedLine] = work.entries if log_filter.has_patterns else work.lines
+        self._lines, self._hides = deque(lines[work.gone :]), deque(work.hides[work.gone :])
+        self._characters = sum(len(line.text) for line in self._lines)
+        self._filter, self._narrowing = log_filter, None
+        return True
+
+
+def _height(entry: LogEntry, width: int) -> int:
+    """Return the rows that a line takes, wrapped at a width."""
+    if width <= 0:
+        return 1
+    if entry.columns == len(entry.text):
+        return max(1, -(-entry.columns // width))
+    return max(1, len(chopped(entry.text, width)))
 
 
 class LogRing:
@@ -368,6 +431,7 @@ class LogRing:
     def __init__(self, capacity: int = KEPT_LINES, most_characters: int = KEPT_CHARACTERS) -> None:
         self._capacity = capacity
         self._most_characters = most_characters
+        self._characters: int = 0
         self.json_as = JsonMode.TABLE
         self.table: RecordTable | None = None
         self.clear()
@@ -402,9 +466,9 @@ class LogRing:
         first = len(self._entries)
         self._entries += lines
         self._measure(first)
-        for line in self._entries[first:]:
-            self._characters += len(line.text)
-            self._sums.append(self._characters)
+        sizes = (len(line.text) for line in islice(self._entries, first, None))
+        self._sums += islice(accumulate(sizes, initial=self._characters), 1, None)
+        self._characters = self._sums[-1] if self._sums else self._characters
         return self._drop(self._excess())
 
     def drop_newest(self) -> None:
@@ -412,6 +476,7 @@ class LogRing:
         if len(self):
             self._characters -= len(self._entries.pop().text)
             del self._ends[-1], self._sums[-1]
+            del self._next_ends[len(self._entries) - self._next_start :]
 
     def _excess(self) -> int:
         """Return the number of lines to drop, so that the others are within both limits."""
@@ -426,7 +491,7 @@ class LogRing:
             self._ends += range(end + 1, end + 1 + len(self._entries) - first)
             return
         for index in range(first, len(self._entries)):
-            end += self._height(self._entry(index))
+            end += _height(self._entry(index), self.width)
             self._ends.append(end)
 
     def _entry(self, index: int) -> LogEntry:
@@ -449,15 +514,46 @@ class LogRing:
         self._characters = 0
         self._head = 0
         self._base = 0
+        self._forget_next(0)
 
-    def wrap(self, width: int) -> None:
-        """Wrap lines at this many columns from now on; 0 turns wrapping off."""
+    def _forget_next(self, width: int) -> None:
+        """Begin to measure the lines from the oldest one for another width."""
+        self._next_width, self._next_start = width, self._head
+        self._next_ends: list[int] = []
+
+    def wrap(self, width: int, seconds: float = math.inf) -> bool:
+        """Wrap lines at this many columns, or not at all at 0, after measuring them for at most so many seconds.
+
+        Returns:
+            False if lines are left to measure. The next call goes on with them, and the old width applies until
+            then.
+        """
         if width == self.width:
-            return
-        self.width = width
-        self._entries, self._sums = self._entries[self._head :], self._sums[self._head :]
-        self._ends, self._head, self._base = [], 0, 0
-        self._measure(0)
+            return True
+        deadline = time.monotonic() + seconds
+        if width != self._next_width:
+            self._forget_next(width)
+        ends = self._next_ends
+        if not width:
+            ends += range(len(ends) + 1, len(self._entries) - self._next_start + 1)
+        end = ends[-1] if ends else 0
+        for index in range(self._next_start + len(ends), len(self._entries)):
+            end += _height(self._entry(index), width)
+            ends.append(end)
+            if not len(ends) % _LINES_PER_LOOK and time.monotonic() > deadline:
+                return False
+        self._entries, self._sums = self._entries[self._next_start :], self._sums[self._next_start :]
+        self._ends, self._head, self.width = ends, self._head - self._next_start, width
+        self._base = ends[self._head - 1] if self._head else 0
+        self._forget_next(width)
+        return True
+
+    def first_since(self, moment: float) -> int:
+        """Return the number of the first line that was written at a time or later, without decoding any; 0 if none
+        was.
+        """
+        numbers = enumerate(islice(self._entries, self._head, None))
+        return next((number for number, line in numbers if line.time >= moment), 0)
 
     def at(self, row: int) -> tuple[int, int] | None:
         """Find the line at a screen row, counted from the oldest: (number of the line, part of it); None beyond."""
@@ -473,13 +569,6 @@ class LogRing:
         index = self._head + number
         return (self._ends[index - 1] if index > self._head else self._base) - self._base
 
-    def _height(self, entry: LogEntry) -> int:
-        if self.width <= 0:
-            return 1
-        if entry.columns == len(entry.text):
-            return max(1, -(-entry.columns // self.width))
-        return max(1, len(chopped(entry.text, self.width)))
-
     def _drop(self, lines: int) -> int:
         if not lines:
             return 0
@@ -494,4 +583,5 @@ class LogRing:
             del self._ends[: self._head]
             del self._sums[: self._head]
             self._head = 0
+            self._forget_next(self._next_width)
         return self._base - before

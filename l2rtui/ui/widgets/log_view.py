@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
@@ -26,14 +26,28 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.ui.text import Line, Span, TextStyle, broken, fit
 from l2rtui.ui.widgets.log_ring import LogEntry, LogRing, chopped
 from l2rtui.ui.widgets.log_search import LogSearch, pan_to
+from l2rtui.ui.widgets.record_table import TableCell
 from l2rtui.ui.widgets.span_renderer import SpanWidget
 
 PAN_COLUMNS: Final = 20
 SLICE_SECONDS: Final = 0.004
 """Longest time that a search takes from the keys before it lets them pass."""
 SLICE_REST_SECONDS: Final = 0.001
+_LEAST_WITH_FOOT: Final = 8
+"""Rows of a pane from which it has room for a table below its lines."""
+_ROWS_TO_COMPARE: Final = 64
+"""Lines above a row among which the previous row of its pod is looked for."""
 _MOST_A_COLUMN: Final = 4
 """Characters of a line that are read for each column of the view; some characters have no width."""
+
+
+class Foot(NamedTuple):
+    """Table below the lines of a log: the newest record of each worker."""
+
+    title: str = ""
+    heading: str = ""
+    column_ends: Sequence[int] = ()
+    rows: Sequence[LogEntry] = ()
 
 
 class LogView(SpanWidget):
@@ -48,7 +62,8 @@ class LogView(SpanWidget):
         self.ring = LogRing()
         self.is_following = True
         self.is_wrapping = False
-        self.has_times = False
+        self.is_arranging = False
+        self._times: bool | None = None
         self.log_search = LogSearch()
         self.is_searching = False
         self.empty_text = ""
@@ -56,6 +71,8 @@ class LogView(SpanWidget):
         self.heading = ""
         """Headings of the columns, in the first row of the pane; empty if no table is shown."""
         self.column_ends: Sequence[int] = ()
+        self.cells: Sequence[TableCell] = ()
+        self.foot = Foot()
         self._top = 0
         self._pan = 0
         self._run = ""
@@ -70,14 +87,16 @@ class LogView(SpanWidget):
         self.log_search = LogSearch(text, self.log_search)
         self._search_on(self.log_search)
 
-    def _search_on(self, search: LogSearch) -> None:
-        """Count matches for a moment, and go on after the keys that came meanwhile; then show the newest match."""
+    def _search_on(self, search: LogSearch, *, is_new: bool = True) -> None:
+        """Count matches for a moment, and go on after the keys that came meanwhile; then show the newest match of a
+        new search.
+        """
         if search is not self.log_search:
             return
         self.is_searching = not search.count(self.ring, self.heading, SLICE_SECONDS)
         if self.is_searching:
-            self.set_timer(SLICE_REST_SECONDS, partial(self._search_on, search))
-        else:
+            self.set_timer(SLICE_REST_SECONDS, partial(self._search_on, search, is_new=is_new))
+        elif is_new:
             self.action_hit(-1)
         self.refresh()
         self.post_message(self.Changed())
@@ -110,7 +129,7 @@ class LogView(SpanWidget):
         self._follow(False)
         entry, room = self.ring[search.line], max(1, self.size.width - 1 - self._left)
         row = self.ring.row_of(search.line)
-        if self.is_wrapping:
+        if self.ring.width:
             row += search.match.start // room
         else:
             ends = self.column_ends if entry.is_row else ()
@@ -131,9 +150,14 @@ class LogView(SpanWidget):
         self._arrange()
         self.post_message(self.Changed())
 
+    @property
+    def has_times(self) -> bool:
+        """True if the time of each line is shown: as the user chose, and otherwise for the table of records."""
+        return bool(self.heading) if self._times is None else self._times
+
     def action_times(self) -> None:
         """Show or hide the time of each line."""
-        self.has_times = not self.has_times
+        self._times = not self.has_times
         self._arrange()
 
     def on_click(self, event: events.Click) -> None:
@@ -184,7 +208,13 @@ class LogView(SpanWidget):
     @property
     def _height(self) -> int:
         """Rows for lines."""
-        return self.size.height - bool(self.heading)
+        return self.size.height - bool(self.heading) - len(self._foot_rows)
+
+    @property
+    def _foot_rows(self) -> Sequence[LogEntry]:
+        """Heading and rows of the table below the lines, as far as half of the pane has room for them."""
+        room = self.size.height // 2 if self.foot.rows and self.size.height >= _LEAST_WITH_FOOT else 0
+        return [LogEntry(0.0, "", self.foot.heading, len(self.foot.heading), is_row=True), *self.foot.rows][:room]
 
     @property
     def _last_top(self) -> int:
@@ -210,9 +240,20 @@ class LogView(SpanWidget):
         # Wrapping changes the rows of all lines: the line at the top stays, not its row number.
         top = self.ring.at(self._top)
         # One column is for the scroll bar.
-        self.ring.wrap(max(1, self.size.width - 1 - self._left) if self.is_wrapping else 0)
+        width = max(1, self.size.width - 1 - self._left) if self.is_wrapping else 0
+        was_arranging, self.is_arranging = self.is_arranging, not self.ring.wrap(width, SLICE_SECONDS)
+        if self.is_arranging is not was_arranging:
+            self.post_message(self.Changed())
+            if self.is_arranging:
+                self.set_timer(SLICE_REST_SECONDS, self._arrange_on)
         first = self._top if top is None or self.ring.at(self._top) == top else self.ring.row_of(top[0])
         self._go(self._last_top if self.is_following else first)
+
+    def _arrange_on(self) -> None:
+        """Go on measuring lines, after the keys that came meanwhile."""
+        self._arrange()
+        if self.is_arranging:
+            self.set_timer(SLICE_REST_SECONDS, self._arrange_on)
 
     def on_resize(self) -> None:
         """Wrap lines at the new width."""
@@ -227,17 +268,26 @@ class LogView(SpanWidget):
         """One row of the log, with its part of the scroll bar; the headings are always the first row."""
         if self.heading:
             if y == 0:
-                return self._heading_line(self.size.width)
+                return self._heading_line(self.heading, self.size.width)
             y -= 1
+        if y >= self._height:
+            return self._foot_line(y - self._height, self.size.width)
         strip = self._line(y, self.size.width - 1)
         bar = self.strip((Span("▐" if self._has_thumb(y) else " ", TextStyle.DIM),), 1)
         return Strip.join([strip, bar])
 
-    def _heading_line(self, width: int) -> Strip:
-        entry = LogEntry(0.0, "", self.heading, cell_len(self.heading), is_row=True)
+    def _heading_line(self, heading: str, width: int) -> Strip:
+        entry = LogEntry(0.0, "", heading, cell_len(heading), is_row=True)
         room = width - 1 - self._left
         spans = _window(entry, self._pan, room, TextStyle.DIM, self.column_ends)
         return self.strip((Span(" " * self._left), *spans), width)
+
+    def _foot_line(self, number: int, width: int) -> Strip:
+        """One line of the table below the lines; its first row has the headings."""
+        entry, room, foot = self._foot_rows[number], width - 1 - self._left, self.foot
+        left: Line = (Span(fit(f"  {foot.title}", self._left), TextStyle.DIM),)
+        spans = _window(entry, self._pan, room, TextStyle.PLAIN if number else TextStyle.DIM, foot.column_ends)
+        return self.strip((*(self._before(entry, 0, is_hit=False) if number else left), *spans), width)
 
     def _has_thumb(self, y: int) -> bool:
         """True if the scroll bar's thumb covers this row; it is at least one row high."""
@@ -256,13 +306,13 @@ class LogView(SpanWidget):
             return self.strip((Span(f"  {text}", TextStyle.DIM),), width)
         number, part = position
         entry = self.ring[number]
-        line = (*self._before(entry, part, is_hit=number == self.log_search.line), *self._body(entry, part, width))
+        line = (*self._before(entry, part, is_hit=number == self.log_search.line), *self._body(number, part, width))
         strip = self.strip(line, width)
         if entry.colours and not part and not self._pan:
             strip = self._painted(strip, entry)
         if not self.search:
             return strip
-        is_current = number == self.log_search.line and not self.is_wrapping
+        is_current = number == self.log_search.line and not self.ring.width
         current = self.log_search.match.start - self._pan + self._left if is_current else -1
         return _highlighted(strip, self.search, self._left, current)
 
@@ -283,18 +333,28 @@ class LogView(SpanWidget):
             spans.append(Span(" │ ", TextStyle.DIM))
         return tuple(spans)
 
-    def _body(self, entry: LogEntry, part: int, width: int) -> Sequence[Span]:
-        room = width - self._left
+    def _body(self, number: int, part: int, width: int) -> Sequence[Span]:
+        entry, room = self.ring[number], width - self._left
         if entry.is_mark:
             text = f"──── {entry.text} "
             return (Span(fit(text, room) if len(text) > room else text.ljust(room, "─"), TextStyle.WARN),)
         style = TextStyle.DIM if entry.is_record else _level_style(entry.text)
-        if not self.is_wrapping:
-            return _window(entry, self._pan, room, style, self.column_ends)
+        if not self.ring.width:
+            spans = _window(entry, self._pan, room, style, self.column_ends)
+            return (
+                _compared(spans, self._pan, self.cells, entry, self._row_above(number)) if entry.is_row else spans
+            )
+        room = self.ring.width
         if entry.columns == len(entry.text):
             return (Span(entry.text[part * room : (part + 1) * room], style),)
         pieces = chopped(entry.text, room)
         return (Span(pieces[part] if part < len(pieces) else "", style),)
+
+    def _row_above(self, number: int) -> str:
+        """Return the row of records above a line that is of the same pod; empty if there is none near it."""
+        pod = self.ring[number].pod
+        above = (self.ring[at] for at in range(number - 1, max(-1, number - 1 - _ROWS_TO_COMPARE), -1))
+        return next((entry.text for entry in above if entry.is_row and entry.pod == pod), "")
 
     def _painted(self, strip: Strip, entry: LogEntry) -> Strip:
         """Apply the line's ANSI colours to its first row."""
@@ -350,6 +410,22 @@ def _window(entry: LogEntry, pan: int, room: int, style: TextStyle, column_ends:
         fitting = [end - pan for end in column_ends if 0 < end - pan < room] if entry.is_row else []
         text = set_cell_size(text[: fitting[-1]] if fitting else text, max(0, room - 1))
     return Span(before, TextStyle.ACCENT), Span(text[len(before) :], style), Span("…" * has_more, TextStyle.ACCENT)
+
+
+def _compared(spans: Line, pan: int, cells: Sequence[TableCell], entry: LogEntry, above: str) -> Line:
+    """Return the visible part of a row: dim where it repeats the row above, strong where it is a return."""
+    before, (text, style), after = spans
+    first = pan + len(before.text)
+    parts: list[Span] = []
+    done = 0
+    for start, end, is_return in cells:
+        end = max(0, min(len(text), end - first))  # noqa: PLW2901
+        if end > done and above[start : first + end] == entry.text[start : first + end]:
+            parts.append(Span(text[done:end], TextStyle.DIM))
+        else:
+            parts.append(Span(text[done:end], TextStyle.STRONG if is_return else style))
+        done = max(done, end)
+    return (before, *parts, Span(text[done:], style), after)
 
 
 def _level_style(text: str) -> TextStyle:

@@ -139,7 +139,7 @@ def _about_exchange(figures: ExchangeFigures) -> tuple[Line, ...]:
     came, went = (f"{format_bytes(number)}B/s" for number in (figures.bytes_in, figures.bytes_out))
     return (
         _field("exchange", f"in {came}   out {went}"),
-        _field("", f"{count(figures.inflight)} in flight   {count(figures.stale)} too old"),
+        _field("", f"{count(figures.inflight)} in flight   {count(figures.stale)} dropped as stale"),
     )
 
 
@@ -285,13 +285,13 @@ def about_slot(
             f"may be in use: {sanitize(unseen) or 'not all pods of its node can be listed'}",
         ),
         SlotState.OFF: (" ─ ", TextStyle.DIM, "is off: its node takes no pods"),
-        SlotState.BUSY: (" ● ", TextStyle.OK, f"is held by {sanitize(slot.pod)}"),
-        SlotState.FAILED: (" ✖ ", TextStyle.FAULT, f"is held by {sanitize(slot.pod)}"),
+        SlotState.BUSY: (" ● ", TextStyle.OK, sanitize(slot.pod)),
+        SlotState.FAILED: (" ✖ ", TextStyle.FAULT, sanitize(slot.pod)),
     }
     glyph, style, sentence = states[slot.state]
     if pod is not None:
         status = _with_simulator(pod, record)
-        sentence = f"{sentence}, which {sanitize(status.sentence)}"
+        sentence = f"{sentence}, {sanitize(status.sentence)}"
         if slot.state is SlotState.BUSY and status.level is not Level.OK:
             glyph, style = f" {GLYPHS[status.level]} ", style_of_level(status.level)
     lines: list[Line] = [(Span(glyph, style), Span(f"{sanitize(str(slot.id))} ", TextStyle.STRONG), Span(sentence))]
@@ -348,5 +348,5 @@ def _series(label: str, values: Sequence[float], newest: str, bars: int) -> Line
 
 def _progress(metrics: RunMetrics) -> str:
     # 0 for an environment without a track, such as a pole: then progress is not shown.
-    progress = f"{metrics.eval_progress:,.1f} in evaluation   " if metrics.eval_progress else ""
+    progress = f"eval {decimal(metrics.eval_progress)}   " if metrics.eval_progress else ""
     return f"{progress}{count(metrics.env_steps)} env steps"

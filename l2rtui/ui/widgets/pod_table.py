@@ -42,8 +42,8 @@ _OF_RECORDS: Final = (
 A pod's rate comes from its own record: the rates of the workers add up to roughly the learner's.
 """
 _SHARES: Final = (
-    TableColumn("gpu_busy", "its GPU%", most=8, right=True, rank=5),
-    TableColumn("gpu_memory", "its GPU mem", most=11, right=True, rank=6),
+    TableColumn("gpu_busy", "GPU %", most=8, right=True, rank=5),
+    TableColumn("gpu_memory", "GPU mem", most=11, right=True, rank=6),
 )
 """Columns of the parts of GPUs that pods use, shown if they are known for at least one pod."""
 _LAST: Final = (

@@ -1,5 +1,8 @@
 """Metric records of a log as a table: its columns, their order and widths, and the row of a record. Pure.
 
+A column whose value has never changed is left out; ``constants`` are for the title. Figures that a reader expects
+always have a column.
+
 Columns are learnt from the records as they arrive. A row is a text with fixed columns, so that it can be searched,
 panned and saved like any line. Records come from inside a run: names and texts are sanitised, and their number is
 limited.
@@ -11,8 +14,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from l2rtui.domain.quantity import format_bytes
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.ui.text import NOTHING, count, decimal, fit, shorten
 
@@ -51,8 +55,12 @@ _FIRST: Final = (
     "policy_version",
 )
 """Fields that users look for, in display order; other fields follow in order of arrival."""
+_ALWAYS: Final = frozenset((*_FIRST[:6], "epoch", "step", "global_step", "loss", "name", "state"))
+_RETURNS: Final = frozenset(("mean_return", "eval_return"))
+_SETTLED_RECORDS: Final = 4
+"""Number of records with one value after which it counts as constant."""
 _HEADINGS: Final = {
-    "eval_progress": "progress",
+    "eval_progress": "eval progress",
     "env_steps_per_second": "steps/s",
     "updates_per_second": "updates/s",
     "policy_lag": "lag",
@@ -63,6 +71,7 @@ _HEADINGS: Final = {
     "simulator_fps": "fps",
     "world_size": "world",
 }
+_BYTES: Final = "_bytes"
 _KIND: Final = "l2r"
 _KIND_HEADING: Final = "record"
 
@@ -73,35 +82,72 @@ class _Column:
 
     Attributes:
         is_null: No record has had a value yet; treated as a number until a text arrives.
+        value: Text of its first value.
+        num_records: Records with that value, as long as there was no other.
+        is_varied: There were several values.
     """
 
     heading: str
     width: int
     is_number: bool
     is_null: bool = False
+    value: str = ""
+    num_records: int = 0
+    is_varied: bool = False
+
+    @property
+    def is_constant(self) -> bool:
+        return not self.is_varied and self.num_records >= _SETTLED_RECORDS
+
+
+class TableCell(NamedTuple):
+    """Position of a column in a row, and whether its numbers are returns, which matter most."""
+
+    start: int
+    end: int
+    is_return: bool
 
 
 class RecordTable:
     """Columns of the records of one log."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, hides_constants: bool = True) -> None:
+        self._hides_constants = hides_constants
         self._columns: dict[str, _Column] = {}
         self._kinds: dict[str, str] = {}
+        self._shown: dict[str, _Column] = {}
 
     def __bool__(self) -> bool:
         """True once there is a column."""
         return bool(self._columns)
 
     @property
+    def constants(self) -> tuple[str, ...]:
+        """Names and values of the columns that are left out because they never changed: ``workers 4``."""
+        hidden = ((name, column) for name, column in self._columns.items() if name not in self._shown)
+        constants = (column for _, column in hidden if column.value not in ("", NOTHING))
+        return tuple(f"{column.heading} {column.value}" for column in constants)
+
+    @property
+    def cells(self) -> tuple[TableCell, ...]:
+        """Positions of the columns in a row."""
+        widths = (column.width for column in self._shown.values())
+        ends = accumulate(widths, lambda end, width: end + len(_GAP) + width)
+        return tuple(
+            TableCell(end - column.width, end, name in _RETURNS)
+            for (name, column), end in zip(self._shown.items(), ends, strict=True)
+        )
+
+    @property
     def heading(self) -> str:
         """Headings of the columns, as wide as the rows below them."""
-        return _GAP.join(_at(column.heading, column) for column in self._columns.values()).rstrip()
+        return _GAP.join(_at(column.heading, column) for column in self._shown.values()).rstrip()
 
     @property
     def ends(self) -> tuple[int, ...]:
         """Positions at which a row may be cut: after each column, and anywhere in a text in the last column."""
-        columns = tuple(self._columns.values())
-        ends = tuple(accumulate((column.width for column in columns), lambda end, width: end + len(_GAP) + width))
+        columns = tuple(self._shown.values())
+        ends = tuple(cell.end for cell in self.cells)
         if not columns or columns[-1].is_number:
             return ends
         start = ends[-1] - columns[-1].width
@@ -109,7 +155,8 @@ class RecordTable:
 
     def learn(self, pod: str, record: Mapping[str, Any]) -> bool:
         """Add columns for the fields of a record; return True if the existing rows no longer match the columns."""
-        before = [(name, column.width, column.is_number) for name, column in self._columns.items()]
+        before = [(name, column.width, column.is_number) for name, column in self._shown.items()]
+        hidden = self._columns.keys() - self._shown.keys()
         kind = sanitize(str(record.get(_KIND, "")))
         # A pod may write records of several kinds, such as steps and fetches: the kind distinguishes them.
         if self._kinds.setdefault(pod, kind) != kind and _KIND not in self._columns:
@@ -121,23 +168,39 @@ class RecordTable:
             if name not in self._columns and len(self._columns) < MAX_COLUMNS:
                 self._add(name, value)
             self._settle(name, value)
-            self._widen(name, _field_text(name, value))
-        after = [(name, column.width, column.is_number) for name, column in self._columns.items()]
+            text = _field_text(name, value)
+            self._widen(name, text)
+            if (column := self._columns.get(name)) is not None:
+                column.value = text if not column.num_records else column.value
+                column.num_records += 1
+                column.is_varied = column.is_varied or text != column.value
+        self._shown = {
+            name: column
+            for name, column in self._columns.items()
+            if name in _ALWAYS or not (self._hides_constants and column.is_constant)
+        }
+        after = [(name, column.width, column.is_number) for name, column in self._shown.items()]
         # A new last column does not change rows without a value in it.
-        return after[: len(before)] != before
+        return after[: len(before)] != before or not hidden.isdisjoint(self._shown)
 
     def row(self, record: Mapping[str, Any]) -> str:
-        """Return a record as a row; fields without a column are appended as ``name=value``."""
-        *names, last = self._columns or ("",)
-        cells = [_at(_cell(record, name, self._columns[name]), self._columns[name]) for name in names]
+        """Return a record as a row; fields without a column are appended as ``name=value``, unless they have the
+        constant value that is in the title.
+        """
+        *names, last = self._shown or ("",)
+        cells = [_at(_cell(record, name, self._shown[name]), self._shown[name]) for name in names]
         if last:
             cells.append(self._last_cell(record, last))
         rest = [
             f"{sanitize(name)}={_text(value)}"
             for name, value in record.items()
-            if name not in self._columns and name not in _LEFT_OUT
+            if name not in self._shown and name not in _LEFT_OUT and not self._is_constant(name, value)
         ]
         return _GAP.join([_GAP.join(cells).rstrip() if not rest else _GAP.join(cells), *rest])
+
+    def _is_constant(self, name: str, value: object) -> bool:
+        column = self._columns.get(name)
+        return column is not None and column.value == _field_text(name, value)
 
     def _last_cell(self, record: Mapping[str, Any], name: str) -> str:
         """Return the cell at the end of a row: a text there may be longer than its column."""
@@ -146,7 +209,9 @@ class RecordTable:
         return _at(text, column) if column.is_number or len(text) < column.width else shorten(text, _LONGEST_TEXT)
 
     def _add(self, name: str, value: object) -> None:
-        heading = fit(_HEADINGS.get(name, sanitize(name).replace("_", " ")), _WIDEST_TEXT).rstrip()
+        heading = fit(
+            _HEADINGS.get(name, sanitize(name).removesuffix(_BYTES).replace("_", " ")), _WIDEST_TEXT
+        ).rstrip()
         column = _Column(heading, len(heading), not isinstance(value, str), value is None)
         self._columns[name] = column
         order = {first: number for number, first in enumerate((_KIND, *_FIRST))}
@@ -190,6 +255,8 @@ def _field_text(name: str, value: object) -> str:
         return count(value)
     if name.endswith("_share") and isinstance(value, float):
         return decimal(value)
+    if name.endswith(_BYTES) and isinstance(value, int | float):
+        return format_bytes(value)
     return _text(value)
 
 

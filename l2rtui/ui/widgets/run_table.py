@@ -5,13 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from textual.message import Message
+
 from l2rtui.domain.metrics import PodMetrics, RunMetrics
 from l2rtui.domain.runstatus import NO_REPORTS, LearningState, learning_state, replicas_of_run, run_status
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import Level
 from l2rtui.domain.workload import Role
-from l2rtui.ui.text import GLYPHS, NOTHING, Span, TextStyle, count, decimal, sparkline, status_text, style_of_level
+from l2rtui.ui.text import (
+    GLYPHS,
+    NOTHING,
+    Line,
+    Span,
+    TextStyle,
+    count,
+    decimal,
+    sparkline,
+    status_text,
+    style_of_level,
+)
 from l2rtui.ui.widgets.grid.legend import letters_of
 from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
@@ -27,19 +40,19 @@ _BEFORE: Final = (
     TableColumn("letter", "", most=1, rank=3),
     TableColumn("state", "state", most=16),
     TableColumn("learning", "learning", most=10),
-    TableColumn("seed", "seed", most=6, right=True, rank=8),
+    TableColumn("return", "return", most=8, right=True, rank=1),
+    TableColumn("trend", "over time", most=TREND_COLUMNS, rank=3),
+    TableColumn("ready", "pods", most=7, right=True, rank=1),
 )
 _AT: Final = TableColumn("at", "at", most=28, rank=1)
 """Activity of a run's processes, if some run reports it: steps of a job, size of a process group."""
 _AFTER: Final = (
-    TableColumn("ready", "ready", most=7, right=True, rank=9),
     TableColumn("rate", "steps/s", most=8, right=True, rank=2),
     TableColumn("updates", "updates/s", most=9, right=True, rank=5),
-    TableColumn("return", "return", most=8, right=True, rank=1),
-    TableColumn("trend", "over time", most=TREND_COLUMNS, rank=3),
     TableColumn("policy", "policy", most=8, right=True, rank=6),
     TableColumn("lag", "lag", most=6, right=True, rank=7),
     TableColumn("steps", "env steps", most=14, right=True, rank=10),
+    TableColumn("seed", "seed", most=6, right=True, rank=8),
     # Mainly for filters: the name of a run starts with it.
     TableColumn("experiment", "experiment", most=24, rank=12),
     TableColumn("owner", "owner", most=12, rank=11),
@@ -47,16 +60,70 @@ _AFTER: Final = (
 )
 
 
+_SAME: Final = ("seed", "experiment", "owner")
+"""Columns that say nothing while all rows have the same text there."""
+_COMPLETE: Final = (TextStyle.OK, TextStyle.DIM, TextStyle.DONE, TextStyle.PLAIN)
+
+
 class RunTable(VirtualTable):
     """Matrix of all runs."""
 
     COLUMNS = (*_BEFORE, *_AFTER)
-    EMPTY = "No runs. L launches one, P places one, H lists past ones."
+    EMPTY = "No runs."
+    _KEYS = (
+        ("enter", "train the example: the steps are shown first"),
+        ("L", "launch another spec: choose it from a list"),
+        ("P", "place a run on slots by cursor"),
+        ("H", "past runs: how they ended, and launch them again"),
+        ("?", "all keys"),
+    )
+
+    class ExampleWanted(Message):
+        """Enter was pressed while there are no runs."""
+
+    @property
+    def natural_rows(self) -> int:
+        """Number of lines below the header: the rows, or the first steps without any."""
+        return len(self._KEYS) + 1 if self._has_first_steps else super().natural_rows
+
+    @property
+    def _has_first_steps(self) -> bool:
+        # Without an answer of the cluster, whether there are runs is unknown, and the text is another.
+        return not self.model.rows and self.empty_text == self.EMPTY
+
+    def empty_line(self, line: int, width: int) -> Line:
+        """Return a line of the first steps while there are no runs."""
+        if not self._has_first_steps or not 0 < line <= len(self._KEYS):
+            return super().empty_line(line, width)
+        key, text = self._KEYS[line - 1]
+        return Span(f"{key:<7}", TextStyle.ACCENT), Span(text)
+
+    def action_choose(self) -> None:
+        """Post Chosen for the row under the cursor; without runs, ExampleWanted."""
+        if self._has_first_steps:
+            self.post_message(self.ExampleWanted())
+        else:
+            super().action_choose()
 
     @property
     def cursor_set(self) -> str:
         """Name of the set under the cursor; empty while the cursor is on the whole run."""
         return (self.cursor_cell or "").removeprefix(CELL)
+
+    def fold(self) -> None:
+        """Hide the columns that tell no two rows apart, and the sets of which no run misses a pod."""
+        model, rows = self.model, list(self.model.rows.values())
+        muted = set()
+        for number, column in enumerate(model.columns):
+            if column.is_cell:
+                is_muted = all(row.cells[number].style in _COMPLETE for row in rows)
+            else:
+                is_muted = column.key in _SAME and len({row.cells[number].text for row in rows}) < 2
+            if is_muted:
+                muted.add(column.key)
+        if muted != model.muted:
+            model.muted = frozenset(muted)
+            self.refresh()
 
 
 class RunRows:
@@ -179,24 +246,30 @@ def run_row(
         (Span(*letter), letter[0]),
         (Span(status_text(sanitize(status.word), status.level), style_of_level(status.level)), status.word),
         (Span(status_text(learning.state, learning.level), style_of_level(learning.level)), learning.state),
-        (Span(str(run.seed), TextStyle.DIM), run.seed),
+        reported_return,
+        # The trend sorts by the return as well.
+        (Span(sparkline(metrics.returns, TREND_COLUMNS) if metrics else "", TextStyle.ACCENT), reported_return[1]),
+        (Span(f"{ready}/{replicas}", _ready_style(ready, replicas, status.level)), ready),
         *(
             (_set_cell(run, name, by_set.get(name, ()), counts.get(name, 0), name in failing), counts.get(name, 0))
             for name in sets
         ),
         *(() if at is None else ((_span(at or NOTHING), at),)),
-        (Span(f"{ready}/{replicas}", TextStyle.PLAIN if ready >= replicas else TextStyle.WARN), ready),
         rate,
         updates,
-        reported_return,
-        # The trend sorts by the return as well.
-        (Span(sparkline(metrics.returns, TREND_COLUMNS) if metrics else "", TextStyle.ACCENT), reported_return[1]),
         *learner_counters,
+        (Span(str(run.seed), TextStyle.DIM), run.seed),
         (Span(sanitize(run.experiment), TextStyle.DIM), run.experiment),
         (Span(sanitize(run.owner) or NOTHING, TextStyle.DIM), run.owner),
         (Span("", TextStyle.DIM), -run.created),  # sorts like the age, but does not change with time
         is_fault=status.level in (Level.BAD, Level.WARN) or learning.is_fault,
     )
+
+
+def _ready_style(ready: int, replicas: int, level: Level) -> TextStyle:
+    if level is Level.DONE:
+        return TextStyle.DIM
+    return TextStyle.PLAIN if ready >= replicas else TextStyle.WARN
 
 
 def _set_cell(run: RunView, name: str, own: Sequence[PodView], ready: int, is_failing: bool) -> Span:

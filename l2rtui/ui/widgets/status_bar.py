@@ -83,12 +83,14 @@ def left_of(
         *groups,
         _pair("slots", f"{slots.busy}/{slots.there}"),
         _pair("free", f"{slots.free}"),
-        *((_pair("off", f"{slots.off}"),) if slots.off else ()),
+        *((_pair("unusable", f"{slots.off}"),) if slots.off else ()),
         *((_pair("cpu", f"{slots.cpu_busy}/{slots.cpu_there}"),) if slots.cpu_there else ()),
-        _pair("failing", f"{'✖ ' if failing else ''}{failing}", TextStyle.FAULT if failing else TextStyle.PLAIN),
+        _pair(
+            "failing pods", f"{'✖ ' if failing else ''}{failing}", TextStyle.FAULT if failing else TextStyle.PLAIN
+        ),
         *((_pair("stalled", f"✖ {stalled}", TextStyle.FAULT),) if stalled else ()),
         _pair("pending", f"{pod_counts.waiting}", TextStyle.WAIT if pod_counts.waiting else TextStyle.PLAIN),
-        _pair("mine", f"{pod_counts.mine}"),
+        _pair("my slots", f"{pod_counts.mine}"),
         _pair("runs", f"{len(snapshot.runs)}"),
         _pair("nodes", f"{sum(node.ready for node in snapshot.nodes.values())}/{len(snapshot.nodes)}"),
     )

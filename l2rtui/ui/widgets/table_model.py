@@ -77,6 +77,8 @@ class RowModel:
     Attributes:
         rows: Every row by key.
         displayed: Keys of the displayed rows, in order.
+        muted: Keys of columns that are not shown, although filters and sorting know them: they tell no rows apart.
+            The column of the sort order is shown, and columns with cells are while the cursor is on one.
         pinned: Row below the header that neither sorting nor filters move; None without one.
         widths: Characters of the widest cell in each column, or up to ``SLACK`` more, so that numbers of varying
             length do not make the columns jump.
@@ -91,6 +93,7 @@ class RowModel:
         self.rows: dict[str, Row] = {}
         self.displayed: list[str] = []
         self.pinned: Row | None = None
+        self.muted: frozenset[str] = frozenset()
         self.widths = [_least(column) for column in columns]
         self.sort_column: int | None = None
         self.is_descending = False
@@ -246,6 +249,7 @@ class RowModel:
         widths = {
             number: widest[number] if column.right else min(widest[number], column.most)
             for number, column in enumerate(self.columns)
+            if column.key not in self.muted or number == self.sort_column or (must and column.is_cell)
         }
         for number in sorted(widths, key=lambda number: (-self.columns[number].rank, -number)):
             if sum(widths.values()) + gap * (len(widths) - 1) <= width or not self.columns[number].rank:

@@ -20,7 +20,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from l2rtui.ui.keys.table import KeyContext, bindings
-from l2rtui.ui.text import Line, Span, TextStyle, broken, fit
+from l2rtui.ui.text import NOTHING, Line, Span, TextStyle, broken, fit
 from l2rtui.ui.theme import colour
 from l2rtui.ui.widgets.span_renderer import SpanWidget
 from l2rtui.ui.widgets.table_model import Row, RowModel, TableColumn
@@ -172,6 +172,12 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
         """Mark all displayed rows, or unmark them if all are marked."""
         displayed = set(self.model.displayed)
         self.marked = self.marked - displayed if displayed <= self.marked else self.marked | displayed
+        self.refresh()
+        self.post_message(self.Rearranged(self))
+
+    def mark_only(self, keys: Iterable[str]) -> None:
+        """Mark these rows and no others."""
+        self.marked = set(keys)
         self.refresh()
         self.post_message(self.Rearranged(self))
 
@@ -352,8 +358,22 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
             return self._row(self.model.rows[displayed[line]], width, is_cursor=line == self._cursor_line)
         if displayed:
             return self.strip((), width)
+        return self.strip((Span(" " * _MARGIN), *self.empty_line(line, width - 2 * _MARGIN)), width)
+
+    def empty_line(self, line: int, width: int) -> Line:
+        """Return a line of the text shown instead of rows."""
         why = self._no_match() if self.model.rows else self.empty_text
-        return self.strip((Span(f"{'':{_MARGIN}}{broken(why, width - 2 * _MARGIN, line)}", TextStyle.DIM),), width)
+        return (Span(broken(why, width, line), TextStyle.DIM),)
+
+    @property
+    def is_active(self) -> bool:
+        """True while keys act on the cursor, which is then drawn filled."""
+        return self.has_focus
+
+    @property
+    def natural_rows(self) -> int:
+        """Number of lines below the header that the rows take."""
+        return len(self.model.displayed)
 
     def _no_match(self) -> str:
         """Return the reason why every row is hidden."""
@@ -370,7 +390,7 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
             inside, beside = (mark, "") if len(column.title) + len(mark) <= cells else ("", mark)
             title = f"{column.title[:cells]}{inside}"
             title = title.rjust(cells) if column.right else title.ljust(cells)
-            spans.append(Span(f"{title}{beside:{_GAP}}", TextStyle.STRONG if is_sorted else TextStyle.DIM))
+            spans.append(Span(f"{title}{beside:{_GAP}}", TextStyle.STRONG if is_sorted else TextStyle.HEADING))
         return tuple(spans)
 
     def _row(self, row: Row, width: int, *, is_cursor: bool) -> Strip:
@@ -392,8 +412,12 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
                 left, word, right = cell.partition(cell.strip())
                 spans += [Span(left), Span(word, style), Span(f"{right}{'':{_GAP}}")]
             else:
+                style = TextStyle.FAINT if text == NOTHING else style
                 spans.append(Span(f"{fit(text, cells, right=column.right)}{'':{_GAP}}", style))
         if not is_cursor:
             return self.strip(spans, width)
-        name = "l2r-cursor-focus" if self.has_focus else "l2r-cursor"
-        return self.strip(spans, width, colour(self.app.theme_variables, name))
+        if not self.is_active:
+            return self.strip(spans, width, colour(self.app.theme_variables, "l2r-cursor"))
+        # State colours would be hard to read on it, and a glyph says the same; a fault stays.
+        spans = [span if span.style is TextStyle.FAULT else Span(span.text, TextStyle.SELECTED) for span in spans]
+        return self.strip(spans, width, colour(self.app.theme_variables, "l2r-cursor-focus"))

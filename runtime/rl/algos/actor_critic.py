@@ -9,43 +9,76 @@ from torch import Tensor
 
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.algorithm import Algorithm, HasKernels, optimiser_tensors
+from runtime.rl.algos.configs import ImpalaConfig, PPOConfig
 from runtime.rl.algos.moments import REWARD_BOUND, RunningMoments
-from runtime.rl.algos.networks import Network, Policy, value_network, vector_of
-from runtime.rl.algos.optimisers import Adam
+from runtime.rl.algos.networks import Network, Policy, SharedValue, joint_gradient, value_network, vector_of
+from runtime.rl.algos.optimisers import Adam, clip_grad_norm
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
 from runtime.rl.buffers.successors import TRUNCATED
 from runtime.rl.device.precision import DTYPES
 
 
 class ActorCritic(Algorithm):
-    """Policy and value network without shared weights, each with its own Adam."""
+    """Policy and value network, each with its own Adam; without shared weights unless ``shared_layers`` is set."""
+
+    config: PPOConfig | ImpalaConfig
 
     def __init__(
         self,
         shape: ActorShape,
-        lr: float,
+        config: PPOConfig | ImpalaConfig,
         seed: int,
         device: str,
         precision: str,
         capture: bool | None,
-        *,
-        normalises_returns: bool = False,
     ) -> None:
         super().__init__(shape, capture)
+        self.config = config
         self._moments = RunningMoments(shape.obs_space.vector, device) if shape.is_normalised else None
         """Moments of the observation vector."""
-        self._returns = RunningMoments(1, device) if normalises_returns else None
+        self._returns = RunningMoments(1, device) if config.normalise_returns else None
         """Moments of the discounted returns of the environment copies so far."""
         initial, dtype = torch.Generator().manual_seed(seed), DTYPES[precision]
         self._policy, self._value = self._networks(shape, initial, device, dtype)
-        self._optimisers = {"policy": Adam(self._policy.arena.flat, lr), "value": Adam(self._value.arena.flat, lr)}
+        self._optimisers = {
+            name: Adam(network.arena.flat, config.lr, eps=config.adam_eps)
+            for name, network in (("policy", self._policy), ("value", self._value))
+        }
 
     def _networks(
         self, shape: ActorShape, generator: torch.Generator, device: str, dtype: torch.dtype
     ) -> tuple[Policy, Network]:
         """Return policy and value network."""
-        # Two networks without a shared trunk: the losses then need no common scale (Andrychowicz et al. 2021).
-        return Policy(shape, generator, device, dtype), value_network(shape, generator, device, dtype)
+        policy = Policy(shape, generator, device, dtype)
+        if self.config.shared_layers:
+            return policy, SharedValue(policy, generator, device)
+        # By default two networks: the losses then need no common scale (Andrychowicz et al. 2021).
+        return policy, value_network(shape, generator, device, dtype)
+
+    def _evaluate(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log probability and entropy of ``action`` (B, act_dim), and values, each (B,)."""
+        if isinstance(self._value, SharedValue):
+            hidden = self._policy.hidden(obs)
+            return *self._policy.judge(self._policy.last(hidden), action), self._value.last(hidden).squeeze(1)
+        return *self._policy.evaluate(obs, action), self._value(obs).squeeze(1)
+
+    def _gradient(self, objective: Tensor, value_loss: Tensor) -> Tensor:
+        """Return (policy size + value size,) gradient of the value's loss minus the objective."""
+        arenas = self._policy.arena, self._value.arena
+        if self.config.shared_layers:
+            return joint_gradient(value_loss - objective, arenas)
+        return torch.cat([arenas[0].gradient(-objective), arenas[1].gradient(value_loss)])
+
+    def _descend(self, gradient: Tensor, *, jointly: bool | None = None) -> None:
+        """Step both networks against a gradient from `_gradient`, clipped together or each by its own norm."""
+        size, bound = self._policy.arena.flat.numel(), self.config.max_grad_norm
+        if self.config.joint_clipping if jointly is None else jointly:
+            gradient = clip_grad_norm(gradient, bound)
+            parts = (gradient[:size], gradient[size:])
+        else:
+            parts = (clip_grad_norm(gradient[:size], bound), clip_grad_norm(gradient[size:], bound))
+        for optimiser, part in zip(self._optimisers.values(), parts, strict=True):
+            optimiser.step(part)
 
     def _refresh(self) -> None:
         """Round the weights of both networks to the precision of their products."""

@@ -36,11 +36,6 @@ class Stats:
         return dict(zip(self.__slots__, values, strict=True))
 
 
-def own_value(value: Tensor) -> Tensor:
-    """Return the mean over a single device."""
-    return value
-
-
 class HasKernels(Protocol):
     """Network whose arena starts with the parameters of its encoder."""
 
@@ -55,7 +50,7 @@ class Algorithm(ABC):
         self.shape = shape
         self.capture = capture
         self.updates = 0
-        self.mean: Callable[[Tensor], Tensor] = own_value
+        self.mean: Callable[[Tensor], Tensor] = lambda value: value
         """Mean of a tensor over all devices that share a batch; set by ``runtime.rl.algos.data_parallel`` and
         ``runtime.rl.roles.ranks``.
         """
@@ -64,15 +59,12 @@ class Algorithm(ABC):
         that learn from a replay; empty if the batch was drawn uniformly. The next update may overwrite it.
         """
 
-    def means(self, *values: Tensor) -> Sequence[Tensor]:
-        """Return the means of flat tensors over all devices, by one operation if there are several."""
-        if self.mean is own_value:
-            return values
-        return torch.split(self.mean(torch.cat(values)), [len(value) for value in values])
-
     @abstractmethod
     def update(self, batch: Any, /) -> Stats:
         """Learn from one batch (replay, rollouts or gradients, as the algorithm needs)."""
+
+    def on_evaluation(self, figures: Mapping[str, Any]) -> None:  # noqa: B027  (nothing to do by default)
+        """Take note of an evaluation, the fields of its record by name; called between two updates."""
 
     @abstractmethod
     def policy_weights(self) -> Tensor:

@@ -51,7 +51,7 @@ class BehaviourCloning(Algorithm):
         gain = 0.01 if config.for_method in ("ppo", "impala") else None
         initial = torch.Generator().manual_seed(seed)
         self._policy = Network(shape, initial, device, last_gain=gain, dtype=DTYPES[precision])
-        self._adam = Adam(self._policy.arena.flat, config.lr)
+        self._adam = Adam(self._policy.arena.flat, config.lr, eps=config.adam_eps)
         self._step = self.captured(self._learn)
 
     def update(self, batch: Batch) -> BCStats:

@@ -58,5 +58,5 @@ class GradientServer(Algorithm):
 def gradient_server_for_impala(shape: ActorShape, config: ImpalaConfig, seed: int, device: str) -> GradientServer:
     """Return the learner for gradients of IMPALA's losses, policy and value in one array."""
     weights = Impala(replace(shape, others=0), config, seed, device).arena()
-    adam = Adam(weights, config.lr)
+    adam = Adam(weights, config.lr, eps=config.adam_eps)
     return GradientServer(shape, weights, adam, config.max_grad_norm, config.anneal_updates)

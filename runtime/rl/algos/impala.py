@@ -27,7 +27,7 @@ from runtime.rl.algos.actor_critic import (
 )
 from runtime.rl.algos.algorithm import Stats
 from runtime.rl.algos.configs import ImpalaConfig
-from runtime.rl.algos.optimisers import anneal, clip_grad_norm
+from runtime.rl.algos.optimisers import anneal
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
 from runtime.rl.buffers.successors import GOES_ON
 from runtime.rl.device.captured import is_captured
@@ -48,6 +48,8 @@ class ImpalaStats(Stats):
 class Impala(ActorCritic):
     """IMPALA, or APPO if ``clip`` is set: rollouts in, weights out."""
 
+    config: ImpalaConfig
+
     def __init__(
         self,
         shape: ActorShape,
@@ -58,9 +60,7 @@ class Impala(ActorCritic):
         precision: str = "float32",
         capture: bool | None = None,
     ) -> None:
-        is_scaled = config.normalise_returns
-        super().__init__(shape, config.lr, seed, device, precision, capture, normalises_returns=is_scaled)
-        self.config = config
+        super().__init__(shape, config, seed, device, precision, capture)
         self._step = self.captured(self._learn)
 
     def update(self, batch: RolloutBatch) -> ImpalaStats:
@@ -78,10 +78,7 @@ class Impala(ActorCritic):
     def _learn(self, *columns: Any) -> Tensor:
         """Do one gradient step on the columns of a `RolloutBatch`; return the statistics as a vector."""
         gradient, stats = self.gradient(RolloutBatch(*columns), is_captured=is_captured(self.capture, *columns))
-        gradient = self.mean(gradient)
-        size = self._policy.arena.flat.numel()
-        self._optimisers["policy"].step(clip_grad_norm(gradient[:size], self.config.max_grad_norm))
-        self._optimisers["value"].step(clip_grad_norm(gradient[size:], self.config.max_grad_norm))
+        self._descend(self.mean(gradient))
         return stats
 
     def arena(self) -> Tensor:
@@ -101,10 +98,9 @@ class Impala(ActorCritic):
         self._refresh()
 
         # Evaluated once: the targets are computed from the same numbers as the loss.
-        value = self._value(obs).squeeze(1)
+        log_prob, entropy, value = self._evaluate(obs, action)
         values = value.detach().view_as(batch.reward)
         next_value = following_values(self._value, values, batch.next_obs, batch.ended, is_captured=is_captured)
-        log_prob, entropy = self._policy.evaluate(obs, action)
         ratio = (log_prob.detach() - log_prob_old).exp()
         reward, ratios = config.reward_scale * batch.reward, ratio.view_as(batch.reward)
         bounds = {"gamma": config.gamma, "rho_bar": config.rho_bar, "c_bar": config.c_bar}
@@ -117,10 +113,10 @@ class Impala(ActorCritic):
         objective, policy_loss = self._policy_objective(log_prob, ratio, advantage)
         square = mse_loss(value, vs)
 
-        policy = self._policy.arena.gradient(-with_entropy(objective, mean_entropy, config.entropy_cost))
-        value_gradient = self._value.arena.gradient(0.5 * config.value_cost * square)
+        objective = with_entropy(objective, mean_entropy, config.entropy_cost)
+        gradient = self._gradient(objective, 0.5 * config.value_cost * square)
         stats = (policy_loss, 0.5 * square.detach(), mean_entropy, ratio.mean())
-        return torch.cat([policy, value_gradient]), torch.stack([part.detach() for part in stats])
+        return gradient, torch.stack([part.detach() for part in stats])
 
     def _policy_objective(self, log_prob: Tensor, ratio: Tensor, advantage: Tensor) -> tuple[Tensor, Tensor]:
         """Return the policy's objective, whose gradient is ascended, and the reported loss."""

@@ -94,6 +94,17 @@ def _views(flat: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
     return [values.view(shape) for shape, values in zip(shapes, parts, strict=True)]
 
 
+def joint_gradient(loss: Tensor, arenas: Sequence[Arena]) -> Tensor:
+    """(sum of sizes,) gradient with respect to the parameters of several arenas, in one backward pass."""
+    parameters = [parameter for arena in arenas for parameter in arena.parameters]
+    gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+    parts, start = [], 0
+    for arena in arenas:
+        parts.append(arena.flattened(gradients[start : start + len(arena.parameters)]))
+        start += len(arena.parameters)
+    return torch.cat(parts)
+
+
 def fill_uniform(weight: Tensor, fan_in: int, generator: torch.Generator) -> None:
     """Draw weights from U(-b, b), b = 1/sqrt(fan_in), like ``torch.nn.Linear``."""
     bound = 1.0 / math.sqrt(fan_in)
@@ -267,6 +278,16 @@ class Network:
         """Return (B, outputs) for features (B, features) from ``encode``."""
         return dense_layers(self.shape, self.layers, features)
 
+    def hidden(self, rows: Tensor) -> Tensor:
+        """Return (B, width) of the last hidden layer for observations (B, obs_dim)."""
+        features = encode(self.shape, self.kernels, rows, self.moments)
+        return hidden_layers(self.shape, self.layers[:-1], features.to(self.layers[-1][0].dtype))
+
+    def last(self, hidden: Tensor) -> Tensor:
+        """Return (B, outputs) of the last layer for ``hidden`` (B, width) from `hidden`."""
+        weight, bias = self.layers[-1]
+        return torch.addmm(bias, hidden.to(weight.dtype), weight).float()
+
 
 def dense_layers(shape: ActorShape, layers: Sequence[tuple[Tensor, Tensor]], features: Tensor) -> Tensor:
     """Return (B, outputs) of the dense layers, weight and bias of each, for features (B, features)."""
@@ -360,3 +381,17 @@ def value_network(
 ) -> Network:
     """Return a network of the same sizes with one output, (B, 1)."""
     return Network(value_shape(policy), generator, device, last_gain=1.0, dtype=dtype)
+
+
+class SharedValue(Network):
+    """Value that is one layer on the policy's last hidden layer; both losses train the layers below."""
+
+    def __init__(self, policy: Policy, generator: torch.Generator, device: str) -> None:
+        width = policy.layers[-1][0].shape[0]
+        shape = ActorShape(width, 1, (), head="categorical", choices=(1,))
+        super().__init__(shape, generator, device, last_gain=1.0)
+        self._policy = policy
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Return (B, 1) values of observations (B, obs_dim)."""
+        return self.last(self._policy.hidden(rows))

@@ -57,8 +57,11 @@ class LearningRate:
 class Adam:
     """Adam (Kingma & Ba 2015, algorithm 1)."""
 
-    def __init__(self, flat: Tensor, lr: float, betas: tuple[float, float] = (0.9, 0.999)) -> None:
+    def __init__(
+        self, flat: Tensor, lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
+    ) -> None:
         """``flat`` (size,): the parameters, which `step` changes in place."""
+        self._eps = eps
         self._lr = LearningRate(lr, flat.device)
         self._betas = betas
         self.mean = torch.zeros_like(flat)
@@ -94,7 +97,7 @@ class Adam:
             beta1=beta1,
             beta2=beta2,
             weight_decay=0.0,
-            eps=1e-8,
+            eps=self._eps,
             amsgrad=False,
             maximize=False,
         )

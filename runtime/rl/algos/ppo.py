@@ -28,7 +28,7 @@ from runtime.rl.algos.actor_critic import (
 from runtime.rl.algos.algorithm import Stats
 from runtime.rl.algos.configs import PPOConfig
 from runtime.rl.algos.minibatches import MinibatchSteps
-from runtime.rl.algos.optimisers import anneal, clip_grad_norm
+from runtime.rl.algos.optimisers import anneal
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
 from runtime.rl.buffers.successors import GOES_ON
 from runtime.rl.device.captured import is_captured
@@ -54,6 +54,8 @@ class PPOStats(Stats):
 class PPO(ActorCritic):
     """Proximal policy optimisation: takes rollouts and returns weights."""
 
+    config: PPOConfig
+
     def __init__(
         self,
         shape: ActorShape,
@@ -64,9 +66,7 @@ class PPO(ActorCritic):
         precision: str = "float32",
         capture: bool | None = None,
     ) -> None:
-        is_scaled = config.normalise_returns
-        super().__init__(shape, config.lr, seed, device, precision, capture, normalises_returns=is_scaled)
-        self.config = config
+        super().__init__(shape, config, seed, device, precision, capture)
         # On a GPU the order is drawn there: each epoch would wait for a permutation from the host.
         self._shuffle = torch.Generator(device if device.startswith("cuda") else "cpu").manual_seed(seed + 1)
         self._captured_targets = self.captured(partial(self._targets, is_captured=True))
@@ -115,7 +115,7 @@ class PPO(ActorCritic):
     def _targets(
         self, obs: Tensor, next_obs: Tensor, reward: Tensor, ended: Tensor, *, is_captured: bool = False
     ) -> tuple[Tensor, Tensor]:
-        self._value.arena.refresh()
+        self._refresh()
         value = self._value(obs.flatten(0, 1)).view_as(reward)
         next_value = following_values(self._value, value, next_obs, ended, is_captured=is_captured)
         rates = self.config.gamma, self.config.gae_lambda
@@ -128,15 +128,11 @@ class PPO(ActorCritic):
         self._refresh()
         # Normalised per minibatch and not per batch, as in OpenAI baselines.
         raw_advantage, advantage = advantage, normalised(advantage)
-        log_prob, entropy = self._policy.evaluate(obs, action)
+        log_prob, entropy, value = self._evaluate(obs, action)
         objective, stats = self._objective(log_prob, entropy, log_prob_old, advantage)
-        square = value_error(self._value(obs).squeeze(1), target - raw_advantage, target, config.value_clip)
+        square = value_error(value, target - raw_advantage, target, config.value_clip)
 
-        policy, value = self.means(
-            self._policy.arena.gradient(-objective), self._value.arena.gradient(0.5 * config.value_cost * square)
-        )
-        self._optimisers["policy"].step(clip_grad_norm(policy, config.max_grad_norm))
-        self._optimisers["value"].step(clip_grad_norm(value, config.max_grad_norm))
+        self._descend(self.mean(self._gradient(objective, 0.5 * config.value_cost * square)))
         policy_loss, mean_entropy, kl, share = stats
         return torch.stack([policy_loss, 0.5 * square.detach(), mean_entropy, kl, share])
 

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.base.errors import SetupError
+from runtime.base.installation import install_hint
 from runtime.rl.spaces import ActionSpace, ObsSpace
 
 SUFFIX: Final = ".hdf5"
-_NEEDED: Final = "recorded experience needs h5py; pip install 'l2rtui[datasets]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def require_h5py() -> Any:
     try:
         import h5py
     except ImportError as error:
-        raise SetupError(_NEEDED) from error
+        raise SetupError(f"recorded experience needs h5py. {install_hint('datasets')}") from error
     return h5py
 
 

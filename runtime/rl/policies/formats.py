@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from runtime.base.errors import SetupError
+from runtime.base.installation import install_hint
 
 Arrays = Sequence[NDArray[Any]]
 OUTPUTS: Final = ("action", "outputs")
@@ -51,7 +52,7 @@ class Onnx:
     def __init__(self) -> None:
         """Raise SetupError if a package is missing."""
         if missing := [name for name in _ONNX_NEEDS if find_spec(name) is None]:
-            raise SetupError(f"--to onnx needs {', '.join(missing)}: pip install 'l2rtui[policies]'")
+            raise SetupError(f"--to onnx needs {', '.join(missing)}. {install_hint('policies')}")
 
     def write(self, module: torch.nn.Module, inputs: Mapping[str, NDArray[Any]], path: Path) -> None:
         """Convert the module and save it, including its weights."""

@@ -39,7 +39,7 @@ examples:
 Inputs: vector (batch, numbers) float32, and image_0, image_1 ... (batch, height, width, channels) bytes, as far as
 the environment shows them. Outputs: action (batch, size), the likeliest one, numbers or choices from 0, and
 outputs, from which actions can be drawn (docs/learning.md). CHECKPOINT and L2R_CONFIG are those of `drive`.
-onnx needs `pip install 'l2rtui[policies]'`. Torch has deprecated TorchScript.
+onnx needs `pip install onnx onnxscript onnxruntime`. Torch has deprecated TorchScript.
 """
 
 
@@ -51,7 +51,7 @@ examples:
   l2r-runtime dataset /l2r/expert
   l2r-runtime dataset /l2r/expert --json
 
-Files that are damaged are named and left out. It needs `pip install 'l2rtui[datasets]'`.
+Files that are damaged are named and left out. It needs `pip install h5py`.
 """
 
 

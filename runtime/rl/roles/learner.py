@@ -200,7 +200,8 @@ class Learner:
         )
         self._saver = CheckpointWriter(checkpoints, console.say, self._exchange.saved, self._mirror)
         evaluations = self._exchange.evaluations
-        self._metrics = MetricsLog(folder, console, evaluations, self._env_steps, self._counters.updates)
+        evaluated = self._method.on_evaluation
+        self._metrics = MetricsLog(folder, console, evaluations, self._env_steps, self._counters.updates, evaluated)
         self._publisher = PolicyPublisher(
             lambda: HostCopy({"policy": self._method.policy_weights()}), self._deliver_policy, "policy"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,7 +32,10 @@ class MetricsLog:
         evaluations: deque[tuple[str, EvaluationReport]],
         env_steps: int,
         updates: int,
+        evaluated: Callable[[Mapping[str, Any]], None] = lambda _: None,
     ) -> None:
+        """``evaluated`` is called with the fields of each evaluation."""
+        self._evaluated = evaluated
         self._console = console
         self._evaluations = evaluations
         self._records = RecordFile(folder / "metrics.jsonl")
@@ -98,6 +101,7 @@ class MetricsLog:
         self._records.append(record("evaluator", {**fields, "env_steps": env_steps, "pod": pod}))
         if self._curves is not None:
             self._curves.add("evaluator", fields, env_steps)
+        self._evaluated(fields)
 
     def close(self) -> None:
         """Close all files."""

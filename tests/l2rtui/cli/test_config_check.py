@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 
 import pytest
 
 from l2rtui.cli.main import main
+from l2rtui.config import Settings
 
 WRONG = """\
 theme = "l2r-drak"
@@ -97,3 +99,27 @@ def test_a_kubeconfig_that_cannot_be_read_is_said(checked, tmp_path):
     code, findings = checked("[context.prod]\nprotected = true\n")
     assert code == 0
     assert [finding["weight"] for finding in findings] == ["warning"]
+
+
+def test_every_setting_is_shown_with_the_place_that_decides_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", "")
+    monkeypatch.delenv("L2RTUI_READY_SECONDS")
+    monkeypatch.setenv("L2RTUI_NAMESPACES", "lab,team")
+    path = tmp_path / "config.toml"
+    path.write_text('theme = "l2r-light"\nslots_per_gpu = 8\nnotify = false\n[context.local]\nslots_per_gpu = 2\n')
+    assert main(["--config", str(path), "--backend", "local", "config", "show", "-o", "json"]) == 0
+    shown = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert set(shown) == {field.name for field in fields(Settings)}
+    of = {name: (row["value"], row["source"]) for name, row in shown.items()}
+    assert of["theme"] == ("l2r-light", str(path))
+    assert of["slots_per_gpu"] == (2, f"{path} [context.local]")
+    assert of["namespaces"] == (["lab", "team"], "L2RTUI_NAMESPACES")
+    assert of["backend"] == ("local", "flag")
+    assert of["grace_seconds"] == (None, "default")
+    assert (shown["slots_per_gpu"]["default"], shown["slots_per_gpu"]["variable"]) == (4, "L2RTUI_SLOTS_PER_GPU")
+    assert shown["keys"]["variable"] is None
+    assert main(["--config", str(path), "config", "show"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["SETTING", "VALUE", "SOURCE", "DEFAULT", "VARIABLE"]
+    assert ["notify", "false", str(path), "true", "L2RTUI_NOTIFY"] in [line.split() for line in lines]

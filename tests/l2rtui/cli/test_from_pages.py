@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.l2rtui.test_docs import DOCS, ROOT, commands_of
+from tests.documents import DOCS, ROOT, commands_of
 
 pytestmark = pytest.mark.process
 PAGES = sorted((DOCS / "from").glob("*.md"))

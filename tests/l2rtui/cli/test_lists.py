@@ -14,10 +14,13 @@ import pytest
 
 from l2rtui.backends.fake import FakeBackend, demo_cluster
 from l2rtui.cli import main as entry
+from l2rtui.cli import output
 from l2rtui.cli.output import Column, Output, StderrReporter, View
 from l2rtui.cli.watching import ChangeLines, RepaintedTable, follow
 from l2rtui.config import user_name
 from l2rtui.domain.node import Node
+from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
+from l2rtui.domain.status import Phase
 from l2rtui.errors import BackendError
 
 
@@ -104,6 +107,101 @@ def test_a_pod_that_does_not_fit_its_place_is_named_with_a_sentence(capsys, monk
     written = capsys.readouterr()
     assert "Mismatch" not in written.err
     assert all(row["mismatches"] == [] for row in json.loads(written.out))
+
+
+def test_leaks_are_removed_with_a_receipt_for_each_run(capsys, monkeypatch):
+    async def leaked(self):  # the runs of two leaks exist in this cluster, so that there is something to remove
+        runs = {run.name: run for run in (await self.snapshot()).runs.values()}
+        return (
+            Leak("racing-sac-s0", "Pod", "p", "its run is gone", runs.get("racing-sac-s0")),
+            Leak("racing-sac-s0", "Lease", "l", "claims slot a", runs.get("racing-sac-s0")),
+            Leak("lidar-ppo", "Service", "s", "its run is gone", runs.get("lidar-ppo")),
+            Leak("r", "Pod", "bare", "no controller looks after it"),
+        )
+
+    monkeypatch.setattr(FakeBackend, "leaks", leaked)
+    assert entry.main(["leaks", "-o", "name"]) == 4
+    assert capsys.readouterr().out.split() == ["p", "l", "s", "bare"]
+    assert entry.main(["leaks", "--clean", "--yes"]) == 3
+    assert "lidar-ppo (u17) does not belong to you, so leaks --clean leaves everything" in capsys.readouterr().err
+    assert entry.main(["leaks", "--clean", "--admin"]) == 2
+    assert entry.main(["leaks", "--clean", "--yes", "--admin", "-o", "json"]) == 4
+    written = capsys.readouterr()
+    assert {receipt["run"]: receipt["left"] for receipt in json.loads(written.out)} == {
+        "racing-sac-s0": 0,
+        "lidar-ppo": 0,
+    }
+    assert "Pod bare stays: no controller looks after it." in written.err
+
+
+def test_a_destroy_in_which_nothing_changes_says_for_how_long(capsys, monkeypatch):
+    async def stuck(self, run, **_):
+        yield DestroyProgress((("Pod", 13),))
+        async with asyncio.timeout(30):
+            while not any("(13 left), no change for" in text for text in written):
+                await asyncio.sleep(0)
+        yield Receipt(run.name, 13, (), 20.0)
+
+    written: list[str] = []
+    monkeypatch.setattr(output, "is_screen", lambda _: True)
+    monkeypatch.setattr(StderrReporter, "_write", lambda _self, text: written.append(text))
+    monkeypatch.setattr("l2rtui.cli.verbs.destroy._SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(FakeBackend, "destroy", stuck)
+    assert entry.main(["destroy", "racing-sac-s0", "--yes"]) == 0
+    assert "racing-sac-s0" in capsys.readouterr().out
+
+
+def test_mismatches_are_summed_up_above_ten(capsys, monkeypatch):
+    whole = demo_cluster._foreign_pod
+    flags = tuple(f"holds more of device {number}" for number in range(25, 0, -1))
+    monkeypatch.setattr(demo_cluster, "_foreign_pod", lambda *args: replace(whole(*args), flags=flags))
+    assert entry.main(["pods", "render-farm-0"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.rpartition(" ")[2] for line in lines[:10]] == [f"{number}." for number in range(1, 11)]
+    assert lines[10:] == ["… and 15 more mismatches: see `-o wide`."]
+
+
+def test_ready_is_measured_by_the_replicas_that_the_spec_wants(capsys, monkeypatch):
+    whole = FakeBackend.snapshot
+
+    async def refused(self):  # a quota let one worker of s0 not start; the others of s1 have ended well
+        snapshot = await whole(self)
+        pods = {
+            uid: replace(pod, phase=Phase.SUCCEEDED, ready=False) if pod.run == "racing-sac-s1" else pod
+            for uid, pod in snapshot.pods.items()
+            if pod.name != "racing-sac-s0-w-3"
+        }
+        return replace(snapshot, pods=pods)
+
+    monkeypatch.setattr(FakeBackend, "snapshot", refused)
+    assert entry.main(["runs", "racing-sac"]) == 0
+    header, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
+    ready = {row[0]: row[header.index("READY")] for row in rows}
+    assert ready == {"racing-sac-s0": "5/6", "racing-sac-s1": "6/6"}
+
+
+def test_lists_name_the_namespace_where_it_differs(capsys, monkeypatch):
+    whole = FakeBackend.snapshot
+
+    async def in_two(self):
+        snapshot = await whole(self)
+        pods = {uid: replace(pod, namespace="lab" if pod.run else "lab3") for uid, pod in snapshot.pods.items()}
+        runs = {uid: replace(run, namespace="lab") for uid, run in snapshot.runs.items()}
+        return replace(snapshot, pods=pods, runs=runs)
+
+    monkeypatch.setattr(FakeBackend, "snapshot", in_two)
+    tables = {}
+    for words in (("pods",), ("pods", "--filter", "namespace=lab3"), ("runs",), ("runs", "-o", "wide")):
+        assert entry.main(list(words)) == 0
+        tables[words] = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
+    assert tables["pods",][0] == ["POD", "NAMESPACE"]
+    assert {row[1] for row in tables["pods",][1:]} == {"lab", "lab3"}
+    foreign = {name for name, _ in tables["pods", "--filter", "namespace=lab3"][1:]}
+    assert foreign == {"notebook-7f9c", "render-farm-0", "segment-train-0"}
+    assert tables["runs",][0] == ["RUN", "OWNER"]  # all in one
+    assert tables["runs", "-o", "wide"][0] == ["RUN", "NAMESPACE"]
+    assert entry.main(["runs", "-o", "json"]) == 0
+    assert {row["namespace"] for row in json.loads(capsys.readouterr().out)} == {"lab"}
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import shlex
 
 import pytest
 
+from l2rtui import __version__
 from l2rtui.cli import main as entry
 from l2rtui.cli import other_words
 from l2rtui.cli.examples import EXAMPLES
@@ -62,9 +63,9 @@ def test_the_verb_is_found_among_the_options(words, verb, rest):
         (["init"], "Write `l2rtui new NAME --env ID --algorithm ppo`"),
         (["quickstart", "x"], "`l2rtui demo` shows the app without one."),
         (["examples"], "Write `l2rtui launch -t cartpole-ppo`"),
-        (["tail", "x"], "Write `l2rtui logs RUN -w`."),
+        (["tail", "x"], "Write `l2rtui logs x -w`."),
         (["undo"], "`l2rtui relaunch RUN` launches again."),
-        (["curves", "x"], "Write `l2rtui metrics RUN`"),
+        (["curves", "x"], "Write `l2rtui metrics x`"),
         (["pause", "r"], "Runs cannot be paused. `l2rtui scale r/SET 0` stops the workers"),
         (["runs", "--json"], "runs has no option --json. Write -o json."),
         (["slots", "--gpus", "free>1"], "slots has no option --gpus. Did you mean --gpu?"),
@@ -307,3 +308,37 @@ def test_cluster_writes_a_kubeconfig_that_need_not_be_there(capsys, monkeypatch,
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "new"))
     assert entry.main(["cluster", "token"]) == 2
     assert "cluster token needs --name" in capsys.readouterr().err
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize(
+    ("files", "revision"),
+    [
+        ({"l2rtui/COMMIT": f"{COMMIT}\n"}, COMMIT),
+        ({".git/HEAD": f"{COMMIT}\n"}, COMMIT),
+        ({".git/HEAD": "ref: refs/heads/a\n", ".git/refs/heads/a": f"{COMMIT}\n"}, COMMIT),
+        ({".git/HEAD": "ref: refs/heads/a\n", ".git/packed-refs": f"# pack\n{COMMIT} refs/heads/a\n"}, COMMIT),
+        (
+            {
+                ".git": "gitdir: main/worktrees/w\n",
+                "main/worktrees/w/HEAD": "ref: refs/heads/a\n",
+                "main/worktrees/w/commondir": "../..\n",
+                "main/refs/heads/a": f"{COMMIT}\n",
+            },
+            COMMIT,
+        ),
+        ({"README": ""}, ""),
+    ],
+    ids=("wheel", "detached", "branch", "packed", "worktree", "none"),
+)
+def test_the_version_names_the_commit_where_it_is_known(files, revision, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)  # git writes an absolute folder into a worktree, this test one from here
+    (tmp_path / "l2rtui").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr("l2rtui.__file__", str(tmp_path / "l2rtui" / "__init__.py"))
+    assert entry.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"l2rtui {__version__}{f' (commit {revision[:12]})' if revision else ''}\n"

@@ -24,6 +24,7 @@ from l2rtui.domain.curves.scale import (
     usual_values,
     value_scale,
 )
+from l2rtui.domain.experiments.interval import bootstrap_interval
 
 NAN = math.nan
 START = 1.7e9
@@ -209,9 +210,28 @@ def test_the_mean_over_seeds_counts_only_those_that_came_so_far():
     columns = over_seeds([[1.0, 3.0, NAN], [3.0, NAN, 7.0], [2.0, 2.0, NAN]])
     assert columns.means == [2.0, pytest.approx((3 + 5 + 2) / 3), 7.0]
     assert columns.counts == [3, 3, 1]
-    assert (columns.lows[0], columns.highs[0]) == (1.0, 3.0)
+    assert (columns.lows[0], columns.highs[0]) == bootstrap_interval((1.0, 3.0, 2.0)) == (1.0, 3.0)
     assert columns.lows[2] == columns.highs[2] == 7.0
     assert math.isnan(over_seeds([[NAN], [NAN]]).means[0])
+
+
+def test_the_interval_of_many_seeds_is_drawn_at_some_columns_and_encloses_the_mean_at_all():
+    runs = [[float(seed * column) for column in range(100)] for seed in range(9)]
+    runs[0][60:] = [NAN] * 40  # one ends early
+    columns = over_seeds(runs)
+    assert all(map(float.__le__, columns.lows, columns.means))
+    assert all(map(float.__le__, columns.means, columns.highs))
+    for column in (0, 60, 99):
+        values = tuple(run[column] for run in runs if not math.isnan(run[column]))
+        assert (columns.lows[column], columns.highs[column]) == pytest.approx(bootstrap_interval(values))
+
+
+def test_the_newest_column_is_the_mean_of_as_many_records_as_the_others():
+    values = [500.0 + 100.0 * (-1) ** number for number in range(101)]  # 600, 400, 600, …
+    columns = resample(curve_of(values, capacity=256), "return", Grid(Axis.ENV_STEPS, 0.0, 12_000.0, 12))
+    assert columns.counts == [10] * 10 + [1, 0], "one record only has come to the newest column"
+    assert columns.means[:10] == [500.0] * 10
+    assert columns.means[10] == pytest.approx(500.0, abs=20.0)
 
 
 # --- scales ----------------------------------------------------------------------------------------------------
@@ -238,8 +258,9 @@ def test_ticks_are_round_and_told_apart():
     assert labels(-4.0, 2e6) == ["-1M", "0", "1M", "2M"]
     assert labels(1234567.0, 1234569.0)[0] == "1234567.0"
     assert labels(-1.0, 1.0, most=4) == ["-1", "0", "1"]
-    assert labels(-1.234, 1900.0, most=3) == ["-1", "1900"]
-    assert labels(41.2345, 42.8, most=2) == ["41.23", "42.80"]
+    assert labels(-1.234, 1900.0, most=3) == ["0", "1000"]
+    assert labels(0.216, 1897.0, most=3) == ["1000", "1500"] or labels(0.216, 1897.0, most=3) == ["500", "1500"]
+    assert labels(41.2345, 42.8, most=2) == ["41.5", "42.5"]
     assert labels(3.0, 3.0 + 1e-14) == labels(3.0)
     assert labels(NAN, math.inf) is None
     assert labels(0.0) == ["-0.5", "0", "0.5"]
@@ -304,7 +325,7 @@ def test_runs_of_different_length_share_their_scales():
 def test_seeds_of_an_experiment_are_one_line_with_their_deviation():
     runs = [seed(f"s{number}", [float(number)] * 50, seed=number, experiment="e") for number in range(3)]
     (group,) = grouped(runs, by_experiment=True)
-    assert group.title == "e (mean of 3 seeds, ± sd)"
+    assert group.title == "e (mean of 3 seeds, 95 % interval)"
     drawn = chart([group], "return", ChartSettings(), 10, (6, 6))
     (line,) = drawn.lines
     assert line.is_mean
@@ -437,7 +458,7 @@ def test_a_picture_of_seeds_has_their_spread_and_all_figures():
     groups = grouped(runs, by_experiment=True)
     root = parsed(svg_text(groups, ChartSettings(Axis.UPDATES, 0.02)))
     texts = [text.text for text in root.iter(f"{SVG}text")]
-    assert {"return", "loss", "updates", "e (mean of 2 seeds, ± sd)"} <= set(texts)
+    assert {"return", "loss", "updates", "e (mean of 2 seeds, 95 % interval)"} <= set(texts)
     assert "over updates, EMA over 2% of axis" in texts
     assert len(root.findall(f".//{SVG}polygon")) == 2
 

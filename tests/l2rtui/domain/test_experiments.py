@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from itertools import product
 
 import msgspec
 import numpy as np
@@ -17,9 +18,9 @@ from l2rtui.domain.experiments.interval import RESAMPLES, bootstrap_interval
 from l2rtui.domain.experiments.summary import ExperimentSummary, SeedResult, seed_result, summarize
 from l2rtui.domain.history.identity import spec_id
 from l2rtui.domain.metrics import RunMetrics
-from l2rtui.domain.queue.tickets import QUEUED
 from l2rtui.domain.runstatus import Learning, LearningState
 from l2rtui.domain.snapshot import RunView
+from l2rtui.domain.status import QUEUED
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec, renamed, with_binding, with_seeds
 
 RETURNS = st.floats(-1e6, 1e6, allow_subnormal=False)
@@ -141,6 +142,13 @@ def test_the_interval_agrees_with_a_bootstrap_by_numpy():
     tolerance = 0.1 * (expected[1] - expected[0])
     assert bootstrap_interval(tuple(values)) == pytest.approx(tuple(expected), abs=tolerance)
     assert RESAMPLES >= 1_000
+
+
+def test_the_interval_of_few_values_counts_every_resample():
+    values = (1.0, 4.0, 2.0, 8.0)
+    means = sorted(sum(drawn) / 4 for drawn in product(values, repeat=4))
+    assert bootstrap_interval(values) == (means[int(0.025 * 256)], means[-1 - int(0.025 * 256)])
+    assert bootstrap_interval((3.0, 5.0)) == (3.0, 5.0)
 
 
 def test_the_same_values_have_the_same_interval_at_every_look():

@@ -19,10 +19,9 @@ from l2rtui.domain.metrics import (
     ReturnTrend,
     RunMetrics,
 )
-from l2rtui.domain.queue.tickets import QUEUED
 from l2rtui.domain.runstatus import NO_REPORTS, Learning, LearningState, RunReports, learning_state, lost_pod
 from l2rtui.domain.snapshot import PodView, RunView, SetView
-from l2rtui.domain.status import CRASH_LOOP, STOPPED, Phase
+from l2rtui.domain.status import CRASH_LOOP, QUEUED, STOPPED, Phase
 from l2rtui.domain.workload import Kind, Role
 
 RECORDS = Path(__file__).parent / "learner_records"
@@ -62,7 +61,7 @@ def test_a_log_that_is_still_being_read_is_not_one_that_could_not_be_read():
     ("run", "pods", "reports", "state", "reason"),
     [
         (RUN, PODS, RunReports(unseen="refused", unseen_seconds=20), Learning.UNKNOWN, "cannot be seen: refused"),
-        (replace(RUN, is_terminating=True), PODS, NO_REPORTS, Learning.UNKNOWN, "is being destroyed"),
+        (replace(RUN, is_terminating=True), PODS, NO_REPORTS, Learning.UNKNOWN, "stopping"),
         (replace(RUN, reason=QUEUED, message="waits"), (), NO_REPORTS, Learning.STARTING, "waits"),
         (replace(RUN, reason="Unsupervised"), PODS, NO_REPORTS, Learning.UNKNOWN, "Unsupervised"),
         (replace(RUN, reason="X", message="nobody"), PODS, NO_REPORTS, Learning.UNKNOWN, "nobody"),
@@ -70,7 +69,7 @@ def test_a_log_that_is_still_being_read_is_not_one_that_could_not_be_read():
         (RUN, (), NO_REPORTS, Learning.STARTING, "has no pod that learns yet"),
         (RUN, (replace(LEARNER, phase=Phase.PENDING, ready=False),), NO_REPORTS, Learning.STARTING, "r-l waits to"),
         (RUN, (replace(LEARNER, phase=Phase.UNKNOWN, ready=False),), NO_REPORTS, Learning.UNKNOWN, "r-l is in an"),
-        (RUN, (replace(LEARNER, reason=STOPPED, ready=False),), NO_REPORTS, Learning.STALLED, "r-l runs"),
+        (RUN, (replace(LEARNER, reason=STOPPED, ready=False),), NO_REPORTS, Learning.STALLED, "r-l running"),
         (
             RUN,
             (replace(LEARNER, phase=Phase.SUCCEEDED, ready=False), W0),
@@ -83,7 +82,7 @@ def test_a_log_that_is_still_being_read_is_not_one_that_could_not_be_read():
             (replace(LEARNER, reason=CRASH_LOOP, exit_code=65),),
             NO_REPORTS,
             Learning.DIVERGED,
-            "its numbers are no longer finite: lower the learning rate, or bound the rewards; r-l fails again",
+            "its numbers are no longer finite: lower the learning rate, or bound the rewards; r-l crash-looping",
         ),
         (
             RUN,
@@ -92,7 +91,7 @@ def test_a_log_that_is_still_being_read_is_not_one_that_could_not_be_read():
             Learning.FAILED,
             "r-l failed with exit 1: see `l2rtui logs r-l`",
         ),
-        (RUN, (replace(LEARNER, reason=CRASH_LOOP),), NO_REPORTS, Learning.FAILED, "r-l fails again and again"),
+        (RUN, (replace(LEARNER, reason=CRASH_LOOP),), NO_REPORTS, Learning.FAILED, "r-l crash-looping"),
         (RUN, PODS, NO_REPORTS, Learning.UNKNOWN, "no metric record of its learner could be read"),
         (
             RUN,
@@ -115,7 +114,7 @@ def test_what_the_pods_alone_say(run, pods, reports, state, reason):
     [
         (STEADY, 0.0, Learning.LIVE, "learns", START),
         (STEADY, 15.0, Learning.LIVE, "learns", START),
-        (STEADY, 16.0, Learning.STALLED, "its learner has printed nothing for 10s", NOW - 16),
+        (STEADY, 16.0, Learning.STALLED, "its learner has had no output for 10s", NOW - 16),
         # A learner that writes every ten seconds is not silent after fifteen.
         (replace(STEADY, interval_seconds=10.0, longest_seconds=11.0), 32.0, Learning.LIVE, "learns", START),
         (replace(STEADY, interval_seconds=10.0, longest_seconds=11.0), 34.0, Learning.STALLED, "for 30s", NOW - 34),
@@ -187,7 +186,7 @@ def test_a_learner_that_ended_with_numbers_that_are_not_finite_runs_again_and_is
         assert state.state is Learning.DIVERGED
         assert state.reason == (
             "its numbers are no longer finite: lower the learning rate, or bound the rewards; "
-            "r-l runs, 1 restart, last ended with exit 65: see `l2rtui logs r-l`"
+            "r-l running, 1 restart, last ended with exit 65: see `l2rtui logs r-l`"
         )
     assert of(STEADY, pods=(again, W0, W1)).reason == "learns"
     assert of(NEVER, pods=(replace(again, exit_code=137), W0)).state is Learning.STARTING
@@ -208,7 +207,7 @@ def test_a_learner_that_compiles_is_silent_before_its_first_update_and_starts():
     [
         (W1, None, 0.0, ""),
         (W1, UP, 5.0, ""),
-        (W1, UP, 13.0, "r-w-1 has printed nothing for 10s"),
+        (W1, UP, 13.0, "r-w-1 has had no output for 10s"),
         (W1, replace(UP, rate=0.0), 5.0, "r-w-1 has no env step"),
         (W1, replace(UP, rate=None), 5.0, ""),
         (
@@ -219,7 +218,7 @@ def test_a_learner_that_compiles_is_silent_before_its_first_update_and_starts():
         ),
         (W1, replace(UP, simulator="given up"), 1.0, "r-w-1 its simulator is given up"),
         (replace(W1, phase=Phase.PENDING, ready=False), UP, 1.0, "r-w-1 waits to start"),
-        (replace(W1, reason=CRASH_LOOP), UP, 1.0, "r-w-1 fails again and again"),
+        (replace(W1, reason=CRASH_LOOP), UP, 1.0, "r-w-1 crash-looping"),
     ],
 )
 def test_a_learner_that_waits_names_the_workers_that_send_nothing(pod, record, age, cause):
@@ -236,7 +235,7 @@ def test_a_learner_that_does_not_wait_learns_and_names_a_worker_that_is_gone():
     assert of(records=records, ages={W1.uid: 14.0}).reason == "learns"
     learning = of(records=records, ages={W1.uid: 21.0})
     assert learning.state is Learning.LIVE
-    assert learning.reason == f"learns, but 1 of 2 workers sends nothing (r-w-1 has printed nothing for 20s): {SEE}"
+    assert learning.reason == f"learns, but 1 of 2 workers sends nothing (r-w-1 has had no output for 20s): {SEE}"
     # A full replay slows workers down, and a new worker has not started yet: neither is a fault.
     assert of(records={W1.uid: replace(UP, rate=0.0)}).reason == "learns"
     assert of(pods=(LEARNER, W0, replace(W1, ready=False, phase=Phase.PENDING))).reason == "learns"
@@ -255,7 +254,7 @@ def test_workers_that_stand_still_are_no_cause_once_the_learner_itself_is_late(a
 @pytest.mark.parametrize(
     ("started", "read", "sentence"),
     [
-        (NOW - 13, {"w0", "w1"}, "1 of 2 workers sends nothing (r-w-1 has printed nothing yet)"),
+        (NOW - 13, {"w0", "w1"}, "1 of 2 workers sends nothing (r-w-1 has no output yet)"),
         (NOW - 12, {"w0", "w1"}, "more workers would speed it up"),  # its first record is not due yet
         (NOW - 13, {"w0"}, "more workers would speed it up"),  # its log was not read
         (None, {"w0", "w1"}, "more workers would speed it up"),
@@ -271,7 +270,7 @@ def test_a_worker_that_never_printed_a_record_is_named_once_its_log_was_read(sta
 @pytest.mark.parametrize(
     ("started", "reason"),
     [
-        (NOW - 91, f"learns, but 1 of 2 workers sends nothing (r-w-1 has printed nothing yet): {SEE}"),
+        (NOW - 91, f"learns, but 1 of 2 workers sends nothing (r-w-1 has no output yet): {SEE}"),
         (NOW - 89, "learns"),
     ],
 )
@@ -322,11 +321,11 @@ STEPS = PodMetrics("elastic", has_steps=True)
 @pytest.mark.parametrize(
     ("kind", "pods", "records", "age", "state", "reason"),
     [
-        (Kind.ELASTIC, NODES, {}, 0.0, Learning.LIVE, "2 pods run"),
-        (Kind.ELASTIC, NODES[:1], {"n0": STEPS}, 60.0, Learning.LIVE, "1 pod runs"),
+        (Kind.ELASTIC, NODES, {}, 0.0, Learning.LIVE, "2 pods running"),
+        (Kind.ELASTIC, NODES[:1], {"n0": STEPS}, 60.0, Learning.LIVE, "1 pod running"),
         (Kind.ELASTIC, NODES, {"n0": STEPS, "n1": STEPS}, 61.0, Learning.STALLED, "no process has reported a step"),
         # A waiting agent writes exactly one record.
-        (Kind.ELASTIC, NODES, {"n0": PodMetrics("elastic")}, 900.0, Learning.LIVE, "2 pods run"),
+        (Kind.ELASTIC, NODES, {"n0": PodMetrics("elastic")}, 900.0, Learning.LIVE, "2 pods running"),
         (
             Kind.ELASTIC,
             (NODES[0], replace(NODES[1], phase=Phase.FAILED, ready=False, exit_code=1)),
@@ -352,7 +351,7 @@ STEPS = PodMetrics("elastic", has_steps=True)
             {"n0": PodMetrics("step")},
             9000.0,
             Learning.LIVE,
-            "1 pod runs",
+            "1 pod running",
         ),
         (
             Kind.JOB,
@@ -532,7 +531,7 @@ def test_an_evaluator_is_silent_by_its_own_interval(record, seconds, is_named):
     records = {"e": record} if record else {}
     state = of(pods=(*PODS, EVALUATOR), records=records, ages={"e": seconds})
     assert state.state is Learning.LIVE
-    assert ("its evaluator r-eval-0 has printed nothing for" in state.reason) is is_named
+    assert ("its evaluator r-eval-0 has had no output for" in state.reason) is is_named
 
 
 def test_an_evaluator_that_its_learner_misses_is_named_before_its_own_interval_is_over():
@@ -551,7 +550,7 @@ def test_an_evaluator_that_does_not_run_is_not_called_silent():
 def test_that_a_learner_waits_hides_neither_a_silent_evaluator_nor_a_lost_checkpoint():
     pods, ages = (*PODS, EVALUATOR), {"e": 60.0}
     assert (
-        "its evaluator r-eval-0 has printed nothing for"
+        "its evaluator r-eval-0 has had no output for"
         in of(WAITS, pods=pods, records={"e": SCORES}, ages=ages).reason
     )
     full = RunMetrics("r", time=NOW, progress=WAITS, checkpoint_error="No space left on device")
@@ -566,7 +565,7 @@ def test_that_a_learner_waits_hides_neither_a_silent_evaluator_nor_a_lost_checkp
 def test_workers_that_are_silent_come_before_an_evaluator_that_is():
     records, ages = {"w0": UP, "e": SCORES}, {"w0": 60.0, "e": 60.0}
     reason = of(pods=(*PODS, EVALUATOR), records=records, ages=ages).reason
-    assert "r-w-0 has printed nothing" in reason
+    assert "r-w-0 has had no output" in reason
     assert "evaluator" not in reason
 
 

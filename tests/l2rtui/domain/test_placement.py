@@ -146,9 +146,30 @@ def test_pins_are_used_alone_and_in_their_order():
     assert placed.conflicts == (
         (
             "r/w: 1 of 6 replicas find no free slot among n0/1.2, n0/0, n0/1.2 "
-            "(8 of 8 slots are free for the whole plan)"
+            "(5 of 5 slots are free for the whole plan)"
         ),
     )
+
+
+def test_who_holds_the_slots_of_pinned_devices_is_said():
+    """Of the pinned devices alone: a free CPU or another GPU does not help."""
+    held = ["n0/0.0", "n0/0.1", "n0/0.2", "n0/0.3", "n0/1.0"]
+    for gpus, said in (
+        ("n0/1", "(3 of 4 slots are free for the whole plan; n0/1.0 is held by other-4 (u1))"),
+        (
+            "n0/0",
+            (
+                "(0 of 4 slots are free for the whole plan; n0/0.0 is held by other-0 (u1); n0/0.1 is held by other-1 "
+                "(u1); n0/0.2 is held by other-2 (u1) and 1 more are held)"
+            ),
+        ),
+    ):
+        (conflict,) = place([run("r", workers(5))], ledger(held=held), pins=parse_pins(gpus)).conflicts
+        assert conflict.endswith(f"find no free slot among {gpus} {said}")
+    unowned = [Holder("u", "theirs", "n0", "", "", "", (DeviceUsage(0, 0),))]
+    cluster = build_ledger([Node("n0", (Gpu("n0", 0, slots=1),))], unowned)
+    (conflict,) = place([run("r", workers(1))], cluster, pins=parse_pins("n0/0")).conflicts
+    assert conflict.endswith("(0 of 1 slots are free for the whole plan; n0/0.0 is held by theirs)")
 
 
 def test_pins_that_cannot_be_had_are_named_with_their_holder():

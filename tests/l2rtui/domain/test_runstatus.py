@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from l2rtui.domain.queue.tickets import QUEUED
 from l2rtui.domain.runstatus import NO_REPORTS, Learning, learning_state, lost_pod, replicas_of_run, run_status
 from l2rtui.domain.snapshot import PodView, RunView, SetView
-from l2rtui.domain.status import CRASH_LOOP, Level, Phase, Status
+from l2rtui.domain.status import CRASH_LOOP, QUEUED, Level, Phase, Status
 from l2rtui.domain.workload import Role
 
 RUN = RunView("u", "r", "r", sets=(SetView("w", Role.WORKER, 2),))
@@ -39,8 +38,8 @@ STUCK = replace(WAITS, reason="ImagePullBackOff", message="v12: not found")
             Level.WARN,
             "0 of 2 pods ready; r-w-1 waits: ImagePullBackOff",
         ),
-        (RUN, (UP, replace(UP, uid="b")), "Running", Level.OK, "all 2 pods run"),
-        (RUN, (UP, OVER), "Running", Level.OK, "1 pod runs, 1 has finished"),
+        (RUN, (UP, replace(UP, uid="b")), "Running", Level.OK, "2/2 running"),
+        (RUN, (UP, OVER), "Running", Level.OK, "1 pod running, 1 has finished"),
         (RUN, (OVER, replace(OVER, uid="a")), "Completed", Level.DONE, "has finished"),
         (RUN, (UP, DOWN), "Degraded", Level.BAD, "r-w-1 failed with exit 1"),
         (RUN, (DOWN, replace(DOWN, uid="a")), "Degraded", Level.BAD, "r-w-1 failed with exit 1, and 1 more"),

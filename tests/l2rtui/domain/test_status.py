@@ -10,15 +10,15 @@ from l2rtui.domain.status import Level, Phase, Status, exit_text, is_failing, po
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [
-        ({"phase": Phase.RUNNING}, Status("Running", Level.OK, "runs")),
-        ({"phase": Phase.RUNNING, "restarts": 2}, Status("Running", Level.OK, "runs, 2 restarts")),
+        ({"phase": Phase.RUNNING}, Status("Running", Level.OK, "running")),
+        ({"phase": Phase.RUNNING, "restarts": 2}, Status("Running", Level.OK, "running, 2 restarts")),
         (
             {"phase": Phase.RUNNING, "restarts": 2, "exit_code": 137},
-            Status("Running", Level.OK, "runs, 2 restarts, last killed by SIGKILL (exit 137)"),
+            Status("Running", Level.OK, "running, 2 restarts, last killed by SIGKILL (exit 137)"),
         ),
         (
             {"phase": Phase.RUNNING, "reason": "Unready", "message": "no answer"},
-            Status("Unready", Level.WARN, "runs: no answer"),
+            Status("Unready", Level.WARN, "running: no answer"),
         ),
         ({"phase": Phase.PENDING}, Status("Pending", Level.WAIT, "waits to start")),
         (
@@ -27,11 +27,11 @@ from l2rtui.domain.status import Level, Phase, Status, exit_text, is_failing, po
         ),
         (
             {"phase": Phase.PENDING, "reason": "CrashLoopBackOff", "restarts": 4, "exit_code": 1},
-            Status("CrashLoopBackOff", Level.BAD, "fails again and again, 4 restarts, last ended with exit 1"),
+            Status("CrashLoopBackOff", Level.BAD, "crash-looping, 4 restarts, last ended with exit 1"),
         ),
         (
             {"phase": Phase.RUNNING, "reason": "CrashLoopBackOff", "restarts": 1, "exit_code": 7},
-            Status("CrashLoopBackOff", Level.BAD, "fails again and again, 1 restart, last ended with exit 7"),
+            Status("CrashLoopBackOff", Level.BAD, "crash-looping, 1 restart, last ended with exit 7"),
         ),
         ({"phase": Phase.SUCCEEDED, "exit_code": 0}, Status("Completed", Level.DONE, "finished")),
         ({"phase": Phase.FAILED, "exit_code": 3}, Status("Failed", Level.BAD, "failed with exit 3")),

@@ -20,6 +20,7 @@ from l2rtui.domain.workload import (
     Role,
     RunSpec,
     SetSpec,
+    Workdir,
     cpu_reason,
     name_problem,
     numbered,
@@ -200,3 +201,8 @@ def test_a_mode_that_is_named_is_no_choice_any_more():
 def test_a_run_that_was_admitted_as_a_whole_keeps_its_size(queue, sentence):
     spec = RunSpec(Kind.JOB, "r", "r", (SetSpec("w", Role.WORKER, ("w",)),), queue=queue)
     assert spec.scale_problem() == sentence
+
+
+def test_own_code_names_its_files_and_sizes():
+    code = Workdir(".", "3f2a9c10" + "0" * 56, files=12, num_bytes=34_918, packed_bytes=11_264)
+    assert code.size == "12 files, 34.1KiB (11KiB packed, 3f2a9c10)"

@@ -10,7 +10,6 @@ from pathlib import Path
 import boto3
 import numpy as np
 import pytest
-from moto.server import ThreadedMotoServer
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.cloud.artifacts import Artifacts
@@ -21,6 +20,7 @@ from l2rtui.services.artifacts import choose, differences, resumed, root_of
 from runtime.base.object_store import open_store
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints
 from runtime.rl.checkpoints.upload import Mirror
+from tests.fakes.moto_server import moto_server
 from tests.l2rtui.backends.local.conftest import lab
 
 __all__ = ["lab"]  # a fixture
@@ -31,21 +31,18 @@ def root(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     if request.param == "folder":
         yield str(tmp_path / "volume")
         return
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    for name, value in {
-        "AWS_ENDPOINT_URL_S3": f"http://{host}:{port}",
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    client = boto3.client("s3")
-    client.create_bucket(Bucket="lab")
-    client.close()
-    yield "s3://lab/results"
-    server.stop()
+    with moto_server() as address:
+        for name, value in {
+            "AWS_ENDPOINT_URL_S3": address,
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }.items():
+            monkeypatch.setenv(name, value)
+        client = boto3.client("s3")
+        client.create_bucket(Bucket="lab")
+        client.close()
+        yield "s3://lab/results"
 
 
 def put(root: str, folder: Path, *seeds: int) -> list[str]:

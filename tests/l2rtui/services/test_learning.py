@@ -32,7 +32,7 @@ async def test_runs_that_learn_are_live_and_a_worker_that_fails_is_named(backend
     states = await look(backend)
     assert {state.state for state in states.values()} == {Learning.LIVE}
     assert states["racing-sac-s0"].reason == "learns"
-    assert "1 of 4 workers sends nothing (racing-sac-s1-w-3 fails again" in states["racing-sac-s1"].reason
+    assert "1 of 4 workers sends nothing (racing-sac-s1-w-3 crash-looping" in states["racing-sac-s1"].reason
 
 
 async def test_records_that_are_old_stall_every_run(backend):

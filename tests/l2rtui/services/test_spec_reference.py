@@ -105,8 +105,8 @@ def test_explain_prints_a_field_and_those_below_it(capsys):
     assert main(["explain", "train.sac.actor_lr"]) == 0
     text = capsys.readouterr().out
     assert "TYPE       number, above 0" in text
-    assert "DEFAULT    0.0005" in text
-    assert "CHANGE IT  1e-3 laps as soon" in text
+    assert "DEFAULT    0.0003" in text
+    assert "CHANGE IT  Racing takes 5e-4" in text
     assert main(["explain", "pod.mounts", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["path"] == "pod.mounts"
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from l2rtui.domain.curves.chart import ChartSettings, CurveGroup, SeedCurve, figures_of, grouped
 from l2rtui.domain.curves.run_curve import Axis, CurveRecord, RunCurve
 from l2rtui.ui.plot import SPREAD, PlotLine, plot
-from l2rtui.ui.text import HUES, decimal
+from l2rtui.ui.text import BANDS, HUES, decimal
+from l2rtui.ui.theme import DARK, THEMES, palette, theme_names
 from l2rtui.ui.widgets.chart_lines import chart_lines, pictures
 from l2rtui.ui.widgets.charts import ChartView
 from tests.l2rtui.ui.test_widgets import stage
@@ -151,11 +152,11 @@ def test_a_title_shows_the_newest_value_as_tables_do_unless_curves_are_smoothed(
     assert "EMA" in " ".join(smoothed.facts)
 
 
-def test_the_mean_of_seeds_is_read_with_its_deviation_and_their_number():
+def test_the_mean_of_seeds_is_read_with_its_interval_and_their_number():
     runs = [seed(f"s{number}", [float(number)] * 20, seed=number, experiment="e") for number in range(3)]
     texts, _ = drawing(grouped(runs, by_experiment=True))
     assert "e 3 seeds" in texts[0]
-    assert "1.00 ±1.00 n=3" in texts[1]
+    assert "1.00 [0.00 to 2.00] n=3" in texts[1]
     assert SPREAD in "\n".join(texts)
 
 
@@ -207,7 +208,7 @@ async def test_the_seeds_of_an_experiment_are_drawn_as_their_mean(desk):
         await one.until(lambda: [len(group.seeds) for group in charts.groups] == [2])
         await one.until(lambda: "racing-sac 2 seeds" in one.words())
         await one.until(lambda: "n=2" in one.words())
-        assert "mean ± sd" in one.words()
+        assert "mean and 95% interval" in one.words()
         await one.press("2", "asterisk", "8")
         await one.until(lambda: {group.name for group in charts.groups} == {"racing-sac", "lidar-ppo"})
         await one.press("b")
@@ -264,7 +265,7 @@ async def test_charts_are_exported_as_a_picture_and_as_a_table(desk, tmp_path, m
     async with desk(demo=True) as one:
         await opened(one)
         await one.press("n", "colon", *"export c.svg", "enter")
-        await one.until((tmp_path / "c.svg").exists)
+        await one.until(lambda: any(said.startswith("saved chart of 1 curve in ") for said in one.says()))
         root = ET.fromstring((tmp_path / "c.svg").read_text())  # noqa: S314  (our own text)
         assert len(root.findall(".//{http://www.w3.org/2000/svg}polyline")) == 1
         await one.press("colon", *"export c.csv", "enter")
@@ -289,3 +290,29 @@ async def test_charts_can_be_read_without_anything_beyond_ascii(desk):
         for theme in ("l2r-ascii", "l2r-dark"):
             one.app.theme = theme
             await one.until(lambda theme=theme: one.words().isascii() is (theme == "l2r-ascii"))
+
+
+def test_a_line_inside_a_band_leaves_no_hole_in_it():
+    runs = [
+        seed(f"s{number}", [number * 10.0 + step for step in range(50)], seed=number, experiment="e")
+        for number in range(3)
+    ]
+    _, lines = drawing(grouped(runs, by_experiment=True))
+    inside = [span for line in lines[2:-1] for span in line if span.style in BANDS]
+    assert any("░" in span.text for span in inside)
+    assert any("⠀" < char <= "⣿" for span in inside for char in span.text), "the line has the band behind it"
+    styles = palette(DARK.to_color_system().generate())
+    assert all(
+        styles[band].bgcolor and styles[band].color == styles[hue].color
+        for band, hue in zip(BANDS, HUES, strict=True)
+    )
+
+
+@pytest.mark.parametrize("name", theme_names())
+@pytest.mark.parametrize("has_colours", [True, False])
+def test_every_theme_has_bands(name, has_colours):
+    from textual.theme import BUILTIN_THEMES
+
+    themes = {theme.name: theme for theme in THEMES} | BUILTIN_THEMES
+    styles = palette(themes[name].to_color_system().generate(), has_colours=has_colours)
+    assert all(styles[band].bgcolor is not None for band in BANDS)

@@ -11,7 +11,8 @@ from textual.geometry import Region
 from textual.widgets import Input
 
 from l2rtui.backends.fake import FakeBackend
-from l2rtui.config import user_name
+from l2rtui.config import Settings, user_name
+from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
 from l2rtui.ui.widgets.grid.lines import lay_out
@@ -127,7 +128,8 @@ async def test_mistakes_in_the_form_are_sentences_and_leave_the_form_open(desk, 
             ("seeds", "one", "is not a seed"),
             ("policy", "heap", "is no policy"),
             ("on", "here", "names no slot"),
-            ("spec", "", "No spec file is named"),
+            ("set", "train.gamma", "write it as field.field=value"),
+            ("set", "'a", "Close the quote"),
         ):
             entry = one.app.screen.query_one(f"#{field}")
             before, entry.value = entry.value, value
@@ -268,7 +270,7 @@ async def test_the_slot_cursor_selects_the_pod_that_holds_the_slot(desk):
         await one.press("1", "right")
         slot = cluster.panes.slots.cursor_slot
         holder = cluster.snapshot.ledger.slots[slot].pod
-        await one.until(lambda: f"is held by {holder}" in one.words())
+        await one.until(lambda: f" {holder}, " in one.words())
         await one.press("enter")
         await one.until(lambda: cluster.panes.focused_pane == "pods")
         assert cluster.snapshot.pods[cluster.panes.pods.cursor_key].name == holder
@@ -302,15 +304,33 @@ async def test_leaving_while_something_is_destroyed_asks_first(desk):
 
 async def test_an_empty_cluster_says_what_to_do(desk):
     async with desk(backend=FakeBackend(is_empty=True), ready=False) as one:
-        await one.until(lambda: "No runs. L launches one, P places one, H lists past ones." in one.words())
-        await one.press("K", "ctrl+d", "plus", "d", "p", "1", "enter", "right", "5", "n", "2", "enter", "space")
+        await one.until(lambda: "enter  train the example" in one.words())
+        await one.until(lambda: all(f"{key}      " in one.words() for key in "LPH?"))
+        await one.press("K", "ctrl+d", "plus", "d", "p", "1", "enter", "right", "5", "n", "2", "space")
         assert one.top == "ClusterScreen"
         assert all("elect" in sentence for sentence in one.says())
 
 
+async def test_enter_on_the_empty_screen_plans_the_example(desk):
+    backend = FakeBackend(is_empty=True)
+    backend.put_node(Node("box", (Gpu("box", 0, slots=16),)))
+    async with desk(backend=backend, ready=False) as one:
+        await one.until(lambda: "enter  train the example" in one.words())
+        await one.press("enter")
+        await one.until(lambda: one.top == "ReviewScreen")
+        await one.until(lambda: "launch -f" in one.words() and "racing-sac" in one.words())
+        await one.press("escape")
+        await one.until(lambda: one.top == "LaunchScreen")
+    async with desk(backend=FakeBackend(is_empty=True), ready=False, readonly=True) as one:
+        await one.until(lambda: "enter  train the example" in one.words())
+        await one.press("enter")
+        await one.until(lambda: any("Launching is off" in sentence for sentence in one.says()))
+        assert one.top == "ClusterScreen"
+
+
 async def test_small_terminals_show_one_list_and_the_log_and_tiny_ones_a_sentence(desk):
     async with desk(size=(80, 24)) as one:
-        assert "1 Slots   2 SEEDS" in one.words()
+        assert "1 Slots   2 RUNS" in one.words()
         await one.press("1")
         await one.until(lambda: "1 SLOTS" in one.words() and "phortx1" in one.words())
         await one.press("z")
@@ -338,7 +358,12 @@ async def test_a_small_terminal_lays_the_slots_out_for_its_width_and_not_for_tha
         grid = one.cluster.panes.slots
         await one.press("1")
         await one.until(lambda: grid.size.width)
-        lines = [slot.y for slot in lay_out(one.cluster.snapshot, grid._columns - 2).slots.values()]
+        lines = [
+            slot.y
+            for slot in lay_out(
+                one.cluster.snapshot, grid._columns - 2, level=None, room=grid._room - 2
+            ).slots.values()
+        ]
         assert [cell.y for cell in grid._grid.shape.slots.values()] == lines
         assert "a100-0" in one.words() or len(set(lines)) < len(one.cluster.snapshot.ledger.slots) / 4
 
@@ -517,7 +542,7 @@ async def test_a_learner_that_hangs_is_seen_by_the_age_of_its_numbers(desk):
         await one.until(lambda: "stalled ✖ 3" in one.words().splitlines()[0])
         assert all(row.is_fault for row in runs.values())
         # The reason is said once: in the line of the learning, and in the first line of a pane that has no other.
-        assert "✖ lidar-ppo all 9 pods run, stalled" in one.words()
+        assert "✖ lidar-ppo 9/9 running, stalled" in one.words()
         assert one.words().split("5 Log")[0].count(": its learner has") == 1
         # The slot of each learner shows it, also where its pod is healthy.
         learners = [pod for pod in cluster.snapshot.pods.values() if pod.role is Role.LEARNER]
@@ -613,11 +638,19 @@ async def test_toasts_leave_the_key_bar_in_sight_however_many_there_are(desk):
             assert ("x" if last is prompt else "? help") in one.words().splitlines()[last.region.y]
 
 
+async def test_toasts_are_ascii_in_the_ascii_theme(desk):
+    async with desk(settings=Settings(backend="demo", theme="l2r-ascii"), has_toasts=True) as one:
+        one.app.background.say("a fault", is_error=True)
+        one.app.background.say("a sentence")
+        await one.until(lambda: "a fault" in one.words() and "a sentence" in one.words(), "both toasts")
+        assert one.words().isascii()
+
+
 async def test_a_narrow_title_says_what_is_hidden_before_the_names_of_other_views(desk):
     async with desk(demo=True, size=(80, 24), ready=False) as one:
-        await one.until(lambda: "1 Slots   2 SEEDS (3)   3 Pods" in one.words())
+        await one.until(lambda: "1 Slots   2 RUNS (3)   3 Pods" in one.words())
         await one.press("slash", *"sac", "enter")
-        await one.until(lambda: "1  2 SEEDS (2)  3  4  6  7  8   1 hidden · /sac" in one.words())
+        await one.until(lambda: "1  2 RUNS (2)  3  4  6  7  8   1 hidden · /sac" in one.words())
 
 
 async def test_a_prompt_says_what_is_asked_and_takes_the_place_of_the_key_bar_alone(desk):

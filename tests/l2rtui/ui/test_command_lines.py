@@ -235,16 +235,18 @@ TEXTS = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF), min_size=1
     st.sampled_from(("", "spread")),
     st.sampled_from(("", "n1/0-3,n2/cpu")),
     st.sampled_from(("", "8")),
+    st.sampled_from(("", "train.gamma=0.9 'name=a b'")),
 )
-def test_the_line_of_the_launch_form_is_the_request_of_the_form(path, name, seeds, policy, on, wave):  # type: ignore[no-untyped-def]
+def test_the_line_of_the_launch_form_is_the_request_of_the_form(path, name, seeds, policy, on, wave, changes):  # type: ignore[no-untyped-def]
     if path.endswith((".yaml", ".yml")):
         path = f"{path}x"
-    choice = LaunchScreen._read([path, name, seeds, policy, on, wave])
+    choice = LaunchScreen._read([path, name, seeds, policy, on, wave, changes])
     (args,) = commands_in(write([choice.command], ("--context", "it's")))
     assert (args.verb, args.context, args.file, args.name) == ("launch", "it's", [path], name)
     assert (tuple(args.seeds), args.on, args.wave) == (choice.seeds, choice.pins, choice.wave)
     assert (PlacementPolicy(args.policy) if args.policy else None) == choice.policy
     assert args.on == (parse_pins(on) if on else None)
+    assert tuple(args.set) == choice.changes
 
 
 @pytest.mark.slow

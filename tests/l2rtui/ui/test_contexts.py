@@ -323,7 +323,7 @@ async def test_a_killed_server_ages_its_own_rows_and_the_other_goes_on(opened, s
         grid = [line.strip() for line in one.words().splitlines() if "prod:prod-n1" in line]
         assert any("▲ old" in line for line in grid), grid
         await one.press("r")
-        await one.until(lambda: "looked again" in one.says(), "a look at everything")
+        await one.until(lambda: "refreshed" in one.says(), "a look at everything")
         assert both(one)  # old rows are not gone
 
 

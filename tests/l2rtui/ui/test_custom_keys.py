@@ -132,13 +132,13 @@ async def test_keys_that_come_before_the_home_screen_are_kept_for_it():
 async def test_a_filter_is_kept_shown_and_forgotten(desk):
     async with desk() as one:
         await one.press("3", "slash", *"node=phortx2", "enter")
-        await one.press("colon", *"keep second", "enter")
+        await one.press("colon", *"save-filter second", "enter")
         await one.until(lambda: "second" in filters.saved_filters())
         assert filters.saved_filters() == {"second": "pods node=phortx2"}
         await one.press("escape", "2", "colon", *"filter second", "enter")
         await one.until(lambda: one.cluster.panes.pods.model.filter_text == "node=phortx2")
         assert one.cluster.panes.focused_pane == "pods"
-        await one.press("colon", *"forget second", "enter")
+        await one.press("colon", *"delete-filter second", "enter")
         await one.until(lambda: not filters.saved_filters())
         await one.press("colon", *"filter second", "enter")
         await one.until(lambda: any("There is no filter 'second'" in said for said in one.says()))

@@ -139,7 +139,7 @@ async def test_the_name_of_a_file_may_follow_its_key_at_once(desk, tmp_path, mon
 
 async def test_a_span_of_time_is_of_the_pane_that_has_just_got_the_focus(desk):
     async with desk() as one:
-        await one.press("3", "vertical_line")
+        await one.press("5", "vertical_line")
         await one.until(
             lambda: (
                 len(one.cluster.panes.logs.controllers) == 2
@@ -153,7 +153,7 @@ async def test_a_span_of_time_is_of_the_pane_that_has_just_got_the_focus(desk):
 
 async def test_a_log_that_is_closed_twice_is_closed_once(desk):
     async with desk() as one:
-        await one.press("3", "vertical_line")
+        await one.press("5", "vertical_line")
         await one.until(
             lambda: (
                 one.cluster.panes.logs.controllers[-1].pane.has_focus

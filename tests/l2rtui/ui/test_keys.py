@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from textual.color import Color
@@ -11,9 +13,11 @@ from textual.color import Color
 from l2rtui.domain.node import GpuUse
 from l2rtui.ui.app import L2RApp
 from l2rtui.ui.dialogs.artifacts import ArtifactsScreen
+from l2rtui.ui.dialogs.detail import DetailScreen
 from l2rtui.ui.dialogs.dialog import Dialog
-from l2rtui.ui.dialogs.help import GREYED, help_lines
+from l2rtui.ui.dialogs.help import COMMANDS_HEADING, FILTERS_HEADING, GREYED, help_lines
 from l2rtui.ui.dialogs.images import ImagesScreen
+from l2rtui.ui.dialogs.launch import LaunchScreen
 from l2rtui.ui.dialogs.simulators import SimulatorsScreen
 from l2rtui.ui.dialogs.volumes import VolumesScreen
 from l2rtui.ui.home.prompt import PromptMode
@@ -47,6 +51,8 @@ OWNERS = {
     KeyContext.EXPERIMENT: ExperimentsScreen,
     KeyContext.OWNER: OwnersScreen,
     KeyContext.HISTORY: HistoryScreen,
+    KeyContext.TEXT: DetailScreen,
+    KeyContext.LAUNCH: LaunchScreen,
     KeyContext.APP: L2RApp,
 }
 TABLE = KeyTable()
@@ -167,7 +173,7 @@ def effects_on_the_cluster_screen(hand: Hand) -> dict[str, tuple[list[str], Call
             lambda: hand.has_said(f"cannot be lent. Use `l2rtui --backend demo exec {worker}"),
         ),
         "log.show": focus("log"),
-        "log.split": ([], lambda: len(panes.logs.controllers) == 2 and panes.logs.controllers[1].pane.has_focus),
+        "log.split": ([], lambda: len(panes.logs.controllers) == 2 and panes.focused_pane == "runs"),
         "log.previous": ([], lambda: panes.logs.active.is_previous and panes.focused_pane == "log"),
         "view.filter": ([], lambda: hand.asks(PromptMode.FILTER)),
         "view.command": ([], lambda: hand.asks(PromptMode.COMMAND)),
@@ -182,7 +188,7 @@ def effects_on_the_cluster_screen(hand: Hand) -> dict[str, tuple[list[str], Call
         "view.zoom": ([], lambda: panes.zoomed == "runs"),
         "view.menu": ([], lambda: hand.shows("MenuScreen", f"l2rtui --backend demo destroy {MY_RUN}")),
         "view.copy": ([], lambda: one.app.clipboard == f"l2rtui --backend demo logs {MY_RUN} -f"),
-        "view.cancel": ([], lambda: hand.has_said("nothing to call back")),
+        "view.cancel": ([], lambda: hand.has_said("nothing to undo")),
         "pane.slots": focus("slots"),
         "pane.runs": focus("runs", ["3"]),
         "pane.pods": focus("pods"),
@@ -201,7 +207,7 @@ def effects_on_the_cluster_screen(hand: Hand) -> dict[str, tuple[list[str], Call
         "view.older": focus("pods", ["3", "4"]),
         "view.newer": focus("nodes", ["3", "4", "left_square_bracket"]),
         "view.toggle": focus("runs", ["4"]),
-        "view.refresh": ([], lambda: hand.has_said("looked again")),
+        "view.refresh": ([], lambda: hand.has_said("refreshed")),
         "view.back": (["z"], lambda: panes.zoomed is None),
         "app.help": top("HelpScreen"),
         "app.palette": top("CommandPalette"),
@@ -220,6 +226,8 @@ def effects_in_the_grid(hand: Hand) -> dict[str, tuple[list[str], Callable[[], o
         "grid.right": at("phortx1/0.1"),
         "grid.up": at("phortx1/0.0", "down"),
         "grid.down": at("phortx2/0.0"),
+        "grid.next_gpu": at("phortx1/1.0"),
+        "grid.last_gpu": at("phortx1/0.0", "w"),
         "grid.first": at("phortx1/0.0", "right"),
         "grid.end": at("phortx2/3.3"),
         "grid.nearer": (["less_than_sign"], lambda: grid.shown_level is ZoomLevel.GPU),
@@ -341,6 +349,15 @@ def test_the_help_screen_shows_the_whole_table():
     assert grey.count("off: a reason") == sum(len(TABLE.of(place)) for place in GREYED)
 
 
+def test_the_help_screen_names_a_page_under_each_heading_that_is_there():
+    lines = ["".join(span.text for span in line) for line in help_lines(TABLE, lambda _: "")]
+    for heading in (*KeyContext, COMMANDS_HEADING, FILTERS_HEADING):
+        below = next(after for line, after in pairwise(lines) if line.strip() == heading)
+        name, _, anchor = below.strip().partition("#")
+        text = Path(__file__).parents[3].joinpath(name).read_text("utf-8")
+        assert not anchor or f"\n## {anchor.replace('-', ' ').capitalize()}" in text, below
+
+
 ENTERING = {
     KeyContext.CLUSTER: ("2", effects_on_the_cluster_screen),
     KeyContext.GRID: ("1", effects_in_the_grid),
@@ -420,6 +437,8 @@ def effects_of_placing(place, one) -> dict[str, tuple[list[str], Callable[[], ob
         "place.set": ([], lambda: editor.set_number == 1),
         "place.set_back": ([], lambda: editor.set_number == 2),
         "place.range": ([], lambda: view.range_start == view.grid.cursor_slot is not None),
+        "place.range_gpu": ([], lambda: len(view.pointed()) == 4),
+        "place.form": ([], lambda: one.top == "LaunchScreen"),
         "place.move": (["space"], lambda: view.moving == view.grid.cursor_slot is not None),
         "place.undo": (["space"], lambda: seats() == 0),
         "place.clear": (["a"], lambda: seats() == 0),
@@ -495,6 +514,22 @@ def test_changing_actions_are_those_that_the_tables_mark():
         "gone",
         "admin",
     }
+
+
+async def test_no_letter_acts_on_a_text_and_a_colon_leads_to_the_prompt(desk):
+    async with desk() as one:
+        await one.press("y")
+        await one.until(lambda: one.top == "DetailScreen" and "kind: learner-workers" in one.words())
+        await one.press(*"gonceyK")
+        assert (one.top, one.says()) == ("DetailScreen", [])
+        await one.press("colon", *"gone")
+        await one.until(lambda: one.cluster.command_line.prompt.value == "gone", "what was typed")
+        assert one.top == "ClusterScreen"
+        await one.press("escape", "y")
+        await one.until(lambda: one.top == "DetailScreen")
+        await one.press("q")
+        await one.until(lambda: one.top == "ClusterScreen")
+        assert not one.app._exit
 
 
 async def test_pasted_text_fires_no_key(desk):

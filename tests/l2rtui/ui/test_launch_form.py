@@ -8,6 +8,7 @@ from pathlib import Path
 from textual.widgets import Input, Static
 
 from l2rtui.services.spec import templates
+from l2rtui.ui.dialogs.launch import SpecTable
 
 SPEC = Path(__file__).parents[3] / "manifests" / "cartpole-ppo.yaml"
 
@@ -17,8 +18,7 @@ async def test_a_template_is_chosen_and_starts_in_waves(desk, tmp_path, monkeypa
     templates.save("night", str(SPEC))
     async with desk(size=(120, 40), ready=False) as one:
         await one.press("L")
-        await one.until(lambda: re.search("night +template · ", one.words()))
-        await one.until(lambda: one.app.screen.query_one("#spec", Input).value == "night")
+        await one.until(lambda: re.search("night +ppo +CartPole-v1 +3 +3 slots", one.words()))
         one.app.screen.query_one("#wave", Input).value = "2"
         await one.press("enter")
         await one.until(lambda: one.top == "ReviewScreen")
@@ -34,7 +34,7 @@ async def test_waves_that_are_no_number_are_a_sentence(desk):
     async with desk(size=(80, 24), ready=False) as one:
         await one.press("L")
         await one.until(lambda: one.top == "LaunchScreen")
-        await one.until(lambda: one.app.screen.query_one("#spec", Input).value)
+        await one.until(lambda: one.app.screen.query_one(SpecTable).cursor_key)
         for text in ("-1", "x", "1e9", "123456789"):
             one.app.screen.query_one("#wave", Input).value = text
             await one.press("enter")
@@ -55,3 +55,82 @@ async def test_the_command_line_takes_the_name_of_a_template(desk, tmp_path, mon
 
 def _error(one) -> str:
     return str(one.app.screen.query_one("#error", Static).render())
+
+
+def _names(one) -> list[str]:
+    model = one.app.screen.query_one(SpecTable).model
+    return [model.rows[key].cells[0].text for key in model.displayed]
+
+
+async def test_typed_letters_filter_the_specs_and_the_chosen_one_is_shown(desk):
+    async with desk(size=(120, 40), ready=False) as one:
+        await one.press("L")
+        await one.until(
+            lambda: one.top == "LaunchScreen" and re.search("racing-sac +sac +racing +6 +6 slots", one.words())
+        )
+        assert "name: racing-sac" in one.words(), "the preview"
+        assert _names(one)[0] == "racing-sac"
+        await one.press(*"cartpole")
+        await one.until(lambda: _names(one) and all("cartpole" in name for name in _names(one)))
+        assert "algorithm: bc" in one.words()
+        await one.press("space", *"dqn")
+        await one.until(lambda: _names(one) == ["cartpole-dqn"])
+        assert one.app.screen.query_one("#name", Input).placeholder == "cartpole-dqn"
+        await one.press(*["backspace"] * 12, "down", "up", "up")
+        await one.until(lambda: one.app.screen.query_one(SpecTable).cursor_key.endswith("cartpole-bc.yaml"))
+        await one.press("enter")
+        await one.until(lambda: "planning …" in one.words() or one.top == "ReviewScreen")
+        await one.until(lambda: one.top == "ReviewScreen" and "cartpole-bc.yaml" in one.words())
+
+
+async def test_the_placement_is_a_choice_and_settings_replace_those_of_the_file(desk):
+    async with desk(size=(120, 40), ready=False) as one:
+        await one.press("L", *"cartpole-ppo")
+        await one.until(lambda: _names(one) == ["cartpole-ppo"])
+        await one.press("tab", "tab", "tab")
+        assert one.app.screen.focused.id == "policy"
+        await one.until(lambda: "< the file's: pack >" in one.words())
+        await one.press("right", "right")
+        assert one.app.screen.query_one("#policy").value == "spread"
+        await one.press("f")
+        assert one.app.screen.query_one("#policy").value == "free-memory"
+        await one.press("tab", "tab", "tab", *"train.ppo.gamma=0.5", "enter")
+        await one.until(lambda: one.top == "ReviewScreen")
+        assert one.app.screen._command.endswith("--policy free-memory --set train.ppo.gamma=0.5")
+        assert '"gamma":0.5' in one.app.screen._prepared.plan.runs[0].spec.train
+
+
+async def test_everything_typed_goes_to_place_mode_and_back(desk):
+    async with desk(size=(120, 40), ready=False) as one:
+        await one.press("L", *"cartpole-ppo", "tab", *"pole", "tab", *"0-1", "tab", "tab", *"phortx2/1")
+        await one.press("tab", "4", "tab", *"train.gamma=0.5", "ctrl+g")
+        await one.until(lambda: one.top == "PlaceScreen" and one.app.screen.draft.specs)
+        editor = one.app.screen.editor
+        assert [spec.name for spec in editor.draft.specs] == ["pole-s0", "pole-s1"]
+        assert {f"{slot.node}/{slot.gpu}" for slot in editor.draft.taken()} == {"phortx2/1"}
+        command = " ".join(editor.command(one.cluster.snapshot.ledger))
+        assert "--seeds 0-1 --wave 4 --set train.gamma=0.5 --on phortx2/1.0-3" in command
+        await one.press("x", "s", *"0-2", "enter", "escape")
+        await one.until(lambda: one.top == "LaunchScreen")
+        form = one.app.screen
+        values = {
+            field: form.query_one(f"#{field}", Input).value for field in ("name", "seeds", "on", "wave", "set")
+        }
+        assert values == {"name": "pole", "seeds": "0-2", "on": "", "wave": "4", "set": "train.gamma=0.5"}
+        await one.press("escape")
+        await one.until(lambda: one.top == "ClusterScreen")
+
+
+async def test_the_form_of_place_mode_has_all_that_was_chosen_there(desk):
+    async with desk(size=(120, 40), ready=False) as one:
+        await one.press("colon", *"place manifests/cartpole-ppo.yaml", "enter")
+        await one.until(lambda: one.top == "PlaceScreen" and one.app.screen.draft.specs)
+        await one.press("tab", "3", "s", *"5,7", "enter", "a", "L")
+        await one.until(lambda: one.top == "LaunchScreen")
+        form = one.app.screen
+        assert form.query_one("#seeds", Input).value == "5,7"
+        assert form.query_one("#set", Input).value == "workers.0.replicas=3"
+        assert form.query_one("#policy").value == "pack"
+        await one.press("enter")
+        await one.until(lambda: one.top == "ReviewScreen")
+        assert "2 runs, 10 pods, 10 slots" in one.words()

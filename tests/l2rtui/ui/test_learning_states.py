@@ -30,16 +30,16 @@ def test_a_record_of_a_log_that_nobody_follows_says_nothing_of_the_present():
 
 
 def test_a_log_that_is_followed_names_the_workers_that_went_silent():
-    assert "1 of 2 workers sends nothing (r-w-1 has printed nothing for 1m" in look({W1.uid}).reason
+    assert "1 of 2 workers sends nothing (r-w-1 has had no output for 1m" in look({W1.uid}).reason
 
 
 def test_a_log_that_is_followed_and_has_no_record_names_a_worker_that_never_printed():
-    assert "1 of 2 workers sends nothing (r-w-0 has printed nothing yet)" in look({W0.uid}, {}).reason
+    assert "1 of 2 workers sends nothing (r-w-0 has no output yet)" in look({W0.uid}, {}).reason
 
 
 def test_a_silent_evaluator_is_named_where_its_log_is_followed():
     record = {EVALUATOR.uid: PodMetrics("evaluator", time=NOW - 60, interval_seconds=10.0)}
     assert look((), record, STEADY).reason == "learns"
     assert look({EVALUATOR.uid}, record, STEADY).reason.startswith(
-        "learns, but its evaluator r-eval-0 has printed nothing for 1m"
+        "learns, but its evaluator r-eval-0 has had no output for 1m"
     )

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.domain.log import LogLine
+from l2rtui.ui.widgets.log_pane import LogPane
 from l2rtui.ui.widgets.log_ring import LogFilter, LogRing, LogStore
 from l2rtui.ui.widgets.log_search import LogSearch
 from tests.l2rtui.ui.conftest import DEADLINE_SECONDS
 from tests.l2rtui.ui.test_fast_keys import strike
+from tests.l2rtui.ui.test_widgets import stage
 
 ENDLESS = "0123456789" * 100_000
 LINES, CHARACTERS = 2_000, 200_000
@@ -163,3 +165,81 @@ def test_matches_are_counted_as_lines_come_and_go(size):
         assert total == expected
         assert current == (expected or 0)
         search.line = None
+
+
+@given(st.lists(st.tuples(st.sampled_from(["come", "slice", "newest"]), st.integers(0, 90)), max_size=12))
+def test_lines_are_wrapped_in_slices_while_others_come_and_go(events):
+    ring, whole = LogRing(capacity=100), LogRing(capacity=100)
+    number = 0
+    for what, amount in [("come", 99), ("slice", 0), *events]:
+        if what == "come":
+            batch = lines([f"{number + extra} {'x' * (extra * 7 % 60)}" for extra in range(amount)])
+            number += amount
+            ring.extend(batch)
+            whole.extend(batch)
+        elif what == "newest":
+            ring.drop_newest()
+            whole.drop_newest()
+        elif ring.wrap(20, 0.0):
+            break
+        else:
+            assert ring.width == 0, "as before, until all lines are measured"
+    while not ring.wrap(20, 0.0):
+        pass
+    whole.wrap(20)
+    assert (ring.rows, [entry.text for entry in ring]) == (whole.rows, [entry.text for entry in whole])
+    assert [ring.at(row) for row in range(ring.rows)] == [whole.at(row) for row in range(whole.rows)]
+    assert ring.wrap(0, 0.0)
+    assert ring.rows == len(ring)
+
+
+def test_lines_are_filtered_in_slices_while_others_come_and_go():
+    store = LogStore(capacity=400)
+    texts = ["a" if number % 3 else "b" for number in range(400)]
+    store.extend(lines(texts))
+    wanted = LogFilter("a")
+    slices = 0
+    while not store.narrow(wanted, 0.0):
+        assert store.hidden == 0, "the old patterns apply until the last line"
+        slices += 1
+        more = lines(["b"] * 5)
+        store.extend(more)
+        texts += ["b"] * 5
+        store.drop_newest()
+        texts.pop()
+    assert slices > 10
+    kept = texts[-len(store) :]
+    assert len(kept) == 399
+    assert [entry.text for entry in store] == kept
+    assert store.hidden == kept.count("b")
+
+
+async def test_keys_pass_while_a_full_log_is_wrapped_and_filtered(monkeypatch):
+    monkeypatch.setattr("l2rtui.ui.widgets.log_view.SLICE_SECONDS", 0.0)
+    monkeypatch.setattr("l2rtui.ui.widgets.log_pane.SLICE_SECONDS", 0.0)
+    pane = LogPane()
+    async with stage(pane, size=(40, 8)) as (_, pilot):
+        pane.restart(run="run", is_merged=False, empty="")
+        pane.extend(lines([f"{number} {'word ' * 12}" for number in range(2_000)]))
+        pane.action_wrap()
+        assert pane.is_arranging
+        assert pane.ring.width == 0
+        await until(pilot, lambda: not pane.is_arranging)
+        assert pane.ring.rows == 4_000
+        pane.narrow(include="^1.*")
+        assert pane.is_filtering
+        assert len(pane.ring) == 2_000
+        await until(pilot, lambda: not pane.is_filtering)
+        assert len(pane.ring) == sum(str(number).startswith("1") for number in range(2_000))
+        pane.find("word")
+        await until(pilot, lambda: not pane.is_searching)
+        pane.action_wrap()  # the matches are counted again, in slices too
+        await until(pilot, lambda: not (pane.is_arranging or pane.is_searching))
+        assert pane.hits == 12 * len(pane.ring)
+
+
+async def until(pilot, condition) -> None:
+    deadline = time.monotonic() + 60.0
+    while not condition():
+        assert time.monotonic() < deadline
+        await pilot.pause(0.01)

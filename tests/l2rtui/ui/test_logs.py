@@ -14,10 +14,10 @@ from l2rtui.errors import BackendError
 async def test_up_to_four_panes_keep_what_they_were_opened_with(desk):
     async with desk(demo=True) as one:
         logs = one.cluster.panes.logs
-        for _ in range(3):
-            await one.press("vertical_line")
-            await one.until(lambda: one.cluster.panes.focused_pane == "log")
-            await one.press("escape", "down")
+        for number in range(3):
+            await one.press("vertical_line", "down")  # the list keeps the focus: the next row can be kept too
+            await one.until(lambda number=number: len(logs.controllers) == number + 2)
+            assert one.cluster.panes.focused_pane == "runs"
         await one.press("vertical_line")
         await one.until(lambda: any("Four panes are open" in sentence for sentence in one.says()))
         assert len(logs.controllers) == 4
@@ -29,6 +29,17 @@ async def test_up_to_four_panes_keep_what_they_were_opened_with(desk):
             await one.until(lambda left=left: len(logs.controllers) == left)
         await one.press("x")
         await one.until(lambda: any("last log stays" in sentence for sentence in one.says()))
+
+
+async def test_a_screenshot_shows_the_pane_from_which_it_was_asked_for(desk, tmp_path):
+    async with desk(size=(120, 40)) as one:
+        await one.press("5")
+        keys = one.words().splitlines()[-1]
+        await one.press("colon", *f"screenshot {tmp_path}/x.txt", "enter")
+        await one.until(lambda: any("x.txt" in sentence for sentence in one.says()))
+        lines = (tmp_path / "x.txt").read_text().splitlines()
+        assert next(line for line in lines if " 5 Log " in line)[0] == "┏"
+        assert lines[-1].rstrip() == keys.rstrip()
 
 
 async def test_a_log_that_may_not_be_read_is_told_once(desk, monkeypatch):
@@ -148,11 +159,11 @@ async def test_a_log_that_is_still_read_is_not_said_to_be_empty(desk, monkeypatc
     monkeypatch.setattr(FakeBackend, "logs", answers_late)
     async with desk(demo=True, size=size, ready=False) as one:
         await one.press("exclamation_mark")
-        await one.until(lambda: "The log is being read …" in one.words())
+        await one.until(lambda: "Loading…" in one.words())
         assert "Nothing has been written" not in one.words()
         has_answered.set()
         await one.until(lambda: "Nothing has been written yet." in one.words())
-        assert "The log is being read" not in one.words()
+        assert "Loading…" not in one.words()
 
 
 async def test_a_key_chooses_how_far_back_and_save_writes_what_is_shown(desk, tmp_path):
@@ -206,7 +217,7 @@ async def test_four_logs_stand_in_two_rows_where_one_row_leaves_them_too_little_
         assert all(log.pane.size.width >= 70 for log in logs.controllers)
         first, *others = [str(log.pane.border_title) for log in logs.controllers]
         assert "9 pods" in first
-        assert all("stays" in title and "9 pods" not in title for title in others)
+        assert all("pinned" in title and "9 pods" not in title for title in others)
         await one.press("x", "x", "x")
         await one.until(lambda: logs.controllers[0].pane.size.width >= 155)
 

@@ -143,7 +143,7 @@ def test_a_day_of_runs_one_after_another_raises_no_false_alarm(seconds):
 
 @pytest.mark.parametrize(
     ("silent", "state", "reason"),
-    [("learner", Learning.STALLED, "its learner has printed nothing"), ("w-1", Learning.LIVE, "sends nothing")],
+    [("learner", Learning.STALLED, "its learner has had no output"), ("w-1", Learning.LIVE, "sends nothing")],
 )
 def test_the_same_day_names_what_falls_silent_in_it(silent, state, reason):
     """The alarms of the tests above can ring: a pod that prints nothing from noon on is named."""

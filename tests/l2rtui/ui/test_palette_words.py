@@ -38,3 +38,17 @@ async def test_the_palette_finds_an_action_by_a_word_of_others(desk):
             return " ".join(str(option.prompt) for option in one.app.screen.query_one(CommandList).options)
 
         await one.until(lambda: "logs" in hits())
+
+
+async def test_the_help_screen_searches_as_the_palette_does(desk):
+    async with desk(ready=False) as one:
+        await one.press("question_mark", *"restart")
+        await one.until(lambda: one.top == "HelpScreen" and "Kill pods, which come back" in one.words())
+        await one.until(lambda: "Launch a run again" in one.words() and "Destroy a run" not in one.words())
+        await one.press(*["backspace"] * 7, *"xyzzy")
+        await one.until(lambda: "No key or command says 'xyzzy'" in one.words())
+        await one.press("ctrl+u", "pagedown")
+        body = one.app.screen.query_one("#body")
+        await one.until(lambda: body.scroll_y > 0)
+        await one.press("escape")
+        await one.until(lambda: one.top == "ClusterScreen")

@@ -122,7 +122,8 @@ async def test_slots_that_are_held_cannot_be_put_on_and_those_that_others_take_g
     async with desk(backend=cluster, ready=False) as one:
         await one.until(lambda: one.cluster.snapshot.pods)
         await open_place(one)
-        await one.press("space")
+        assert one.app.screen._view.grid.cursor_slot == SlotId("n0", 0, 1), "the first free slot"
+        await one.press("left", "space")
         assert any("Slot n0/0.0 is held by theirs" in sentence for sentence in one.says())
         await one.press("right", "space")
         assert staged(one)
@@ -138,7 +139,7 @@ async def test_a_staged_replica_is_moved_by_keys_and_undo_brings_it_back(desk, c
         await open_place(one)
         await one.press("m")
         assert any("Nothing is staged under the cursor" in sentence for sentence in one.says())
-        await one.press("right", "space", "m")
+        await one.press("space", "m")
         await one.press("left")
         await one.until(lambda: "Slot n0/0.0 is held by theirs." in one.words())
         await one.press("space")
@@ -303,7 +304,7 @@ async def test_what_is_left_goes_by_keys_to_the_devices_with_least_load(desk):
         place_screen, nodes = one.app.screen, one.cluster.snapshot.nodes
         busy = {(name, use.gpu): use.percent for name, node in nodes.items() for use in node.gpu_use}
         memory = {(name, use.gpu): use.memory_used_bytes for name, node in nodes.items() for use in node.gpu_use}
-        for key, figures in (("b", busy), ("f", memory)):
+        for key, figures in (("B", busy), ("f", memory)):
             await one.press(key)
             await one.until(lambda: not place_screen.draft.missing())
             used = {figures[slot.node, slot.gpu] for slot in place_screen.draft.taken()}
@@ -392,3 +393,47 @@ def test_a_node_without_the_labels_of_a_set_takes_none_of_its_replicas():
     editor.fill(PlacementPolicy.PACK, ledger)
     assert {slot.node for slot in editor.draft.taken()} == {"n1"}
     assert "node n0 has no label disk=ssd" in editor.conflicts[0]
+
+
+async def test_ranges_of_gpus_and_nodes_take_all_sets_of_all_runs(desk, cluster):
+    async with desk(backend=cluster, ready=False) as one:
+        await open_place(one)
+        grid = one.app.screen._view.grid
+        await one.press("w", "w", "b")
+        assert grid.cursor_slot == SlotId("n0", 1, 0)
+        await one.press("s", *"0-1", "enter", "V")
+        assert len(one.app.screen._view.pointed()) == 4
+        await one.press("w", "space")
+        # As many GPUs as runs: each run has its own.
+        assert {pod: slots[:4] for pod, slots in staged(one).items()} == {
+            f"grid-s{seed}-w{number}-0": f"n0/{seed + 1}" for seed in (0, 1) for number in range(4)
+        }
+        await one.press("u", "V", "V")
+        assert len(one.app.screen._view.pointed()) == 32
+        await one.press("escape")
+        assert len(one.app.screen._view.pointed()) == 1
+        # The bounds do not depend on the end at which a range began.
+        await one.press("g", "w", "V", "b", "space")
+        assert {slots[:4] for slots in staged(one).values()} == {"n0/0", "n0/1"}
+
+
+async def test_a_range_of_fewer_gpus_than_runs_is_filled_run_after_run(desk, cluster):
+    async with desk(backend=cluster, ready=False) as one:
+        await open_place(one)
+        await one.press("s", *"0-2", "enter", "V", "w", "space")
+        assert len(staged(one)) == 8
+        assert {pod for pod in staged(one) if pod.startswith("grid-s2")} == set()
+        await one.press("w", "V", "space")
+        assert len(staged(one)) == 12
+
+
+async def test_runs_that_were_launched_are_selected(desk, cluster):
+    async with desk(backend=cluster, ready=False) as one:
+        await open_place(one)
+        await one.press("s", *"0-2", "enter", "V", "V", "space", "enter")
+        await one.until(lambda: one.top == "ReviewScreen")
+        await one.press("enter")
+        await one.until(lambda: one.top == "ClusterScreen" and len(one.cluster.panes.runs.marked) == 3)
+        runs = one.cluster.snapshot.runs
+        assert {runs[uid].name for uid in one.cluster.panes.runs.marked} == {"grid-s0", "grid-s1", "grid-s2"}
+        assert runs[one.cluster.panes.runs.cursor_key].name == "grid-s0"

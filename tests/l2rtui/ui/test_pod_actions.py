@@ -72,6 +72,7 @@ async def test_a_pod_without_simulators_says_so(desk):
     async with desk() as one:
         await one.press(*MINE, "3", "i")
         await one.until(lambda: "drives no simulators now" in one.words())
+        assert one.says() == [], "the dialog has said it"
 
 
 # --- whose it is ---
@@ -160,12 +161,12 @@ async def test_attach_gives_the_screen_to_one_pod_and_esc_takes_it_back(desk):
     async with desk() as one:
         await to_worker(one)
         await one.press("a")
-        await one.until(lambda: "from now on" in one.words() and "2 Seeds" not in one.words())
+        await one.until(lambda: "live output" in one.words() and "2 Runs" not in one.words())
         assert any("has no standard input. This is its output" in said for said in one.says())
         assert len(one.cluster.panes.logs.controllers) == 2
         await one.pass_time(10, lambda: len(one.cluster.panes.log_pane.ring) > 0)
         await one.press("escape")
-        await one.until(lambda: "2 Seeds" in one.words() and len(one.cluster.panes.logs.controllers) == 1)
+        await one.until(lambda: "2 Runs" in one.words() and len(one.cluster.panes.logs.controllers) == 1)
         assert one.cluster.panes.logs.controllers[0].pane.display
 
 
@@ -186,7 +187,7 @@ async def test_attach_to_a_process_with_input_asks_for_the_terminal(desk, monkey
             lambda: any("l2rtui --backend demo attach racing-sac-s0-w-0" in said for said in one.says())
         )
         assert left == ["racing-sac-s0-w-0"]
-        assert "from now on" not in one.words()
+        assert "live output" not in one.words()
 
 
 async def test_a_signal_is_named_asked_and_sent_beside_the_process(desk, monkeypatch):
@@ -336,7 +337,7 @@ async def test_a_mistake_is_shown_and_can_be_mended_or_given_up(desk, tmp_path, 
         await one.until(lambda: one.top == "ConfirmScreen" and "Edit it again?" in one.words())
         assert "replicas" in one.words()
         await one.press("y")
-        await one.until(lambda: any("stays as it is" in said for said in one.says()))
+        await one.until(lambda: any("no changes" in said for said in one.says()))
         await one.press("e")
         await one.until(lambda: one.top == "ConfirmScreen" and "and that stays" in one.words())
         await one.press("escape")

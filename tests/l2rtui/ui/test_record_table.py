@@ -6,6 +6,7 @@ import json
 import time
 
 from l2rtui.domain.log import LogLine
+from l2rtui.ui.text import TextStyle
 from l2rtui.ui.widgets.log_pane import LogPane
 from l2rtui.ui.widgets.log_ring import JsonMode
 from l2rtui.ui.widgets.record_table import MAX_COLUMNS, RecordTable
@@ -125,7 +126,7 @@ async def test_headings_stay_above_the_newest_rows_and_pan_with_them():
         await until_shown(app, pilot, lambda shown: "49,000" in shown[5])
         shown = app.shown()
         assert shown[0].split() == ["env", "steps", "updates"]
-        assert shown[5].split()[:2] == ["49,000", "49"]
+        assert shown[5].split()[1:3] == ["49,000", "49"], "after the time"
         assert shown[5].index("49,000") + 6 == shown[0].index("env steps") + 9
         await pilot.press("g")
         await until_shown(app, pilot, lambda shown: "INFO it starts" in shown[1])
@@ -134,7 +135,7 @@ async def test_headings_stay_above_the_newest_rows_and_pan_with_them():
         assert len(app.shown()) == 6
         await pilot.press("G")
         await until_shown(app, pilot, lambda shown: "49,000" in shown[5])
-        assert app.shown()[5].split()[:2] == ["49,000", "49"]
+        assert app.shown()[5].split()[1:3] == ["49,000", "49"]
         await pilot.press("J")
         assert log.log_filter.json_as is JsonMode.RAW
         await until_shown(app, pilot, lambda shown: shown[0].strip().startswith('{"l2r":"learner"'))
@@ -163,7 +164,7 @@ async def test_a_column_that_comes_later_moves_the_rows_that_are_there():
         log.narrow(include="2000")
         await until_shown(app, pilot, lambda shown: "1,000" not in shown[1])
         assert app.shown()[0].split() == ["mean", "return", "env", "steps"]
-        assert app.shown()[1].split()[:2] == ["4.50", "2,000"]
+        assert app.shown()[1].split()[1:3] == ["4.50", "2,000"], "after the time"
 
 
 async def test_a_log_without_records_has_no_headings():
@@ -187,3 +188,72 @@ def test_a_text_that_was_null_for_long_is_a_text_and_no_number():
     table.learn("b", {"x": 1.0, "y": None})
     table.learn("b", {"x": 1.0, "y": 12_345})
     assert table.row({"x": 1.0, "y": 12_345}).endswith("  12,345")
+
+
+def test_a_value_that_never_changed_is_in_the_title_and_has_a_column_once_it_changes():
+    table = RecordTable()
+    for number in range(6):
+        table.learn("a", {"l2r": "learner", "env_steps": number, "workers": 4, "replay": None, "updates": 0})
+    assert (table.heading.split(), table.constants) == (["env", "steps", "updates"], ("workers 4",))
+    other = {"l2r": "learner", "env_steps": 6, "workers": 3, "replay": None, "updates": 0}
+    assert table.row(other).endswith("workers=3"), "no value is lost"
+    assert table.learn("a", other), "the rows have another column now"
+    assert table.heading.split()[-1] == "workers"
+    assert table.constants == ()
+    assert table.row(other).split()[-1] == "3"
+
+
+def test_sizes_are_written_as_everywhere():
+    table, record = RecordTable(), {"l2r": "learner", "gpu_memory_bytes": 9 << 30}
+    table.learn("a", record)
+    assert (table.heading, table.row(record).strip()) == ("gpu memory", "9Gi")
+
+
+async def test_rows_show_the_time_dim_what_repeats_and_mark_returns():
+    log = LogPane()
+    async with stage(log, size=(60, 5)) as (app, pilot):
+        log.restart(run="run", is_merged=False, empty="")
+        values = [(1000, 4.5), (2000, 4.5)]
+        log.extend(
+            [
+                LogLine(number, "p", record("learner", env_steps=steps, mean_return=value))
+                for number, (steps, value) in enumerate(values)
+            ]
+        )
+        await until_shown(app, pilot, lambda shown: "2,000" in shown[2])
+        assert time.strftime("%H:%M:%S", time.localtime(1)) in app.shown()[2]
+        first, second = (log._body(number, 0, 60) for number in (0, 1))
+        assert {span.style for span in first if "4.50" in span.text} == {TextStyle.STRONG}
+        assert {span.style for span in second if "4.50" in span.text} == {TextStyle.DIM}
+        assert {span.style for span in second if "2,000" in span.text} == {TextStyle.PLAIN}
+        await pilot.press("t")
+        await until_shown(app, pilot, lambda shown: ":" not in shown[2])
+
+
+async def test_workers_have_a_table_of_their_own_below_the_rows_of_their_learner():
+    log = LogPane()
+    async with stage(log, size=(70, 12)) as (app, pilot):
+        log.restart(run="run", is_merged=True, empty="")
+        for number in range(5):
+            log.extend(
+                [
+                    LogLine(number, "run-w-0", record("worker", env_steps=number, simulator_state="ready")),
+                    LogLine(number, "run-w-1", record("worker", env_steps=7 * number, simulator_state="ready")),
+                    LogLine(number, "run-learner-0", record("learner", env_steps=9 * number, updates=number)),
+                ]
+            )
+        await until_shown(app, pilot, lambda shown: "w-1" in shown[11])
+        shown = app.shown()
+        assert shown[0].split() == ["env", "steps", "updates"], "no column of the workers"
+        assert [line.split("│")[0].split()[-1] for line in shown[1:6]] == ["learner-0"] * 5
+        assert shown[9].split() == ["workers", "env", "steps", "simulator"]
+        assert [line.split()[1:] for line in shown[10:]] == [
+            ["w-0", "│", "4", "ready"],
+            ["w-1", "│", "28", "ready"],
+        ]
+        log.narrow(include="ready")
+        await until_shown(app, pilot, lambda shown: sum("w-1" in line for line in shown) == 5)
+        log.narrow(include="")
+        await until_shown(app, pilot, lambda shown: sum("w-1" in line for line in shown) == 1)
+        await pilot.press("J")
+        await until_shown(app, pilot, lambda shown: sum('"worker"' in line for line in shown) > 2)

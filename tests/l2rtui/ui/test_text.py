@@ -214,16 +214,16 @@ def test_the_state_of_a_run_comes_from_its_pods():
 def test_the_status_bar_tells_how_true_it_is(demo):
     assert "connecting" in read(right_of((), ConnectionStatus("demo")))
     seen = ConnectionStatus("demo", is_connected=True)
-    assert read(right_of((), seen)).split() == ["●", "live", "RW"]
+    assert read(right_of((), seen)).split() == ["●", "live"]
     groups = left_of(demo, seen, PodCounts(failing=1), slots_of(demo.ledger))
     # Busy, free and off slots are all there are: who adds them up must not miss some.
-    assert "slots 28/96  free 37  off 31  failing ✖ 1" in "".join(map(read, groups))
+    assert "slots 28/96  free 37  unusable 31  failing pods ✖ 1" in "".join(map(read, groups))
     assert read(groups[-1]) == "  nodes 3/3"  # a label and its number stay or go together
     stale = replace(seen, error="refused", silent_seconds=75, busy="launching r7")
-    assert read(right_of((), stale)).split() == ["launching", "r7", "▲", "stale", "1m:", "refused", "RW"]
+    assert read(right_of((), stale)).split() == ["launching", "r7", "▲", "stale", "1m:", "refused"]
     assert "▲ partial: no rights" in read(right_of(("no rights",), seen))
     silent = replace(seen, unanswered_seconds=23.0)
-    assert read(right_of(("no rights",), silent)).split() == ["▲", "no", "answer", "for", "20s", "RW"]
+    assert read(right_of(("no rights",), silent)).split() == ["▲", "no", "answer", "for", "20s"]
 
 
 def test_a_question_names_each_supervisor_that_does_not_answer():
@@ -255,12 +255,8 @@ def test_a_pod_whose_simulator_hangs_does_not_look_well():
     snapshot = ClusterSnapshot({"n": Node("n", (Gpu("n", 3),))}, {"u": pod})
     slot = snapshot.ledger.slots[SlotId("n", 3, 0)]
     hung, ready = (PodMetrics("worker", simulator=state) for state in ("hung", "ready"))
-    assert read(about_slot(slot, None, pod, 0.0, ready)[0]).startswith(
-        " ● n/3.0 is held by p, which runs, 2 restarts"
-    )
-    assert read(about_slot(slot, None, pod, 0.0, hung)[0]).startswith(
-        " ▲ n/3.0 is held by p, which runs, 2 restarts"
-    )
+    assert read(about_slot(slot, None, pod, 0.0, ready)[0]).startswith(" ● n/3.0 p, running, 2 restarts")
+    assert read(about_slot(slot, None, pod, 0.0, hung)[0]).startswith(" ▲ n/3.0 p, running, 2 restarts")
     assert read(about_slot(slot, None, pod, 0.0, hung)[0]).endswith("its simulator is hung")
     lines = [read(line).split() for line in about_slot(slot, None, pod, 0.0, hung)]
     assert ["process", "restarts", "2", "last", "exit", "137"] in lines, (

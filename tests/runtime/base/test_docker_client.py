@@ -13,6 +13,7 @@ import pytest
 
 from runtime.base.docker_client import DockerClient, decode_messages, take_frames
 from runtime.base.docker_endpoint import DEFAULT_SOCKET, DockerEndpoint, EngineError, find_endpoint
+from runtime.base.installation import install_hint
 from tests.fakes.docker_engine import FakeDockerEngine, frame
 
 
@@ -187,7 +188,7 @@ def test_the_library_that_is_missing_is_named(client, monkeypatch):
     with pytest.raises(EngineError, match="is not installed") as caught:
         client.request("GET", "/info")
     monkeypatch.undo()
-    assert caught.value.hint == "Install it: `pip install 'l2rtui[docker]'`."
+    assert caught.value.hint == install_hint("docker")
 
 
 def test_frames_that_are_not_complete_stay():

@@ -8,18 +8,15 @@ from pathlib import Path
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from runtime.base.object_store import ObjectStore, S3Store, StoreError, open_store, split_bucket_url
+from tests.fakes.moto_server import moto_server
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    moto.start()
-    host, port = moto.get_host_and_port()
-    yield f"http://{host}:{port}"
-    moto.stop()
+    with moto_server() as address:
+        yield address
 
 
 @pytest.fixture

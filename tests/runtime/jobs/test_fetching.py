@@ -17,7 +17,6 @@ from pathlib import Path
 import boto3
 import numpy as np
 import pytest
-from moto.server import ThreadedMotoServer
 
 from runtime.base import contract
 from runtime.base.errors import FailedError, InterruptedWorkError, SetupError
@@ -28,6 +27,7 @@ from runtime.jobs.fetch import download, sources
 from runtime.jobs.fetch.download import Download
 from runtime.jobs.fetch.fetch import fetch
 from runtime.jobs.fetch.unpack import unpack
+from tests.fakes.moto_server import moto_server
 from tests.runtime.programs import Programs, wait_for
 from tests.tiers import starts_processes
 
@@ -200,12 +200,15 @@ def test_a_killed_fetch_goes_on_when_it_is_started_again(server, programs):
 
 
 @pytest.fixture
-def bucket(monkeypatch):
+def moto_address():
+    with moto_server() as address:
+        yield address
+
+
+@pytest.fixture
+def bucket(monkeypatch, moto_address):
     """A bucket of a server that speaks S3, and a client of it."""
-    found = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    found.start()
-    host, port = found.get_host_and_port()
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://{host}:{port}")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", moto_address)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
@@ -213,7 +216,6 @@ def bucket(monkeypatch):
     client.create_bucket(Bucket="programs")
     yield client
     client.close()
-    found.stop()
 
 
 def test_a_program_in_a_bucket_is_fetched_and_run(bucket, programs):

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.actions import network_policies
+from l2rtui.backends.kubernetes.actions import network_policies, workdirs
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.api.resources import kind_of
@@ -41,7 +41,8 @@ async def cluster_manifests(context: ClusterContext, plan: LaunchPlan) -> tuple[
     runs = await network_policies.runs_with_policy(context, plan)
     policies = {run.uid: network_policies.policy_of(context, run) for run in runs}
     server = await context.server_facts([run.spec for run in plan.runs])
-    return plan_manifests(plan, namespace=context.namespace, server=server, policies=policies)
+    own_code = workdirs.manifests_of(context, plan)
+    return (*own_code, *plan_manifests(plan, namespace=context.namespace, server=server, policies=policies))
 
 
 def plan_manifests(

@@ -17,7 +17,7 @@ from typing import Any, Final
 from l2rtui.backends.common.refusals import run_exists
 from l2rtui.backends.common.slot_check import refuse_taken_slots
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.actions import network_policies, slot_races, waves
+from l2rtui.backends.kubernetes.actions import network_policies, slot_races, waves, workdirs
 from l2rtui.backends.kubernetes.actions.object_creation import ObjectCreator
 from l2rtui.backends.kubernetes.actions.run_object import is_being_destroyed, owner_reference
 from l2rtui.backends.kubernetes.actions.slot_leases import Claimant, Device, SlotLeases, slots_by_device
@@ -43,7 +43,8 @@ async def with_objects(context: ClusterContext, plan: LaunchPlan) -> LaunchPlan:
     names = []
     if await SlotLeases(context.api, await context.lease_namespace()).is_permitted():
         names = [labels.slot_lease(*device) for device in _claims(plan, "")]
-    return await network_policies.with_steps(context, render.with_objects(plan, names))
+    planned = await network_policies.with_steps(context, render.with_objects(plan, names))
+    return await workdirs.with_steps(context, planned)
 
 
 async def launch(context: ClusterContext, plan: LaunchPlan) -> AsyncGenerator[StepDone]:
@@ -133,16 +134,22 @@ class _Launch:
         # Services, Secrets and policies come before the controllers: without them a pod restarts, waits, or is
         # reachable by others.
         others = [manifest for manifest in owned if manifest not in controllers]
-        await asyncio.gather(*(self._create_and_resolve(manifest) for manifest in others))
+        await asyncio.gather(self._send_workdirs(), *(self._create_and_resolve(manifest) for manifest in others))
         await self._refuse_destroyed()
         if self._plan.wave:
             await self._start_waves(controllers)
         else:
             await asyncio.gather(*(self._create_and_resolve(manifest) for manifest in controllers))
+        # Once more: the last run that used the same code may have been destroyed with it in between.
+        await self._send_workdirs()
         # Checked again at the end: a destroy that counted before the last objects were created would miss them.
         await self._refuse_destroyed()
         if not any(future.result() for future in self._outcomes.values() if future.done()):
             await self._refuse_lost_slots()
+
+    async def _send_workdirs(self) -> None:
+        for key, error in (await workdirs.send(self._context, self._plan, self._owners)).items():
+            self._resolve(key, error)
 
     async def _refuse_lost_slots(self) -> None:
         """Look once more at the pods of all namespaces; those of a queue come when it admits them."""

@@ -19,6 +19,7 @@ from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.api.resources import KINDS
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.domain.receipt import Leak
+from l2rtui.domain.snapshot import RunView
 
 _KINDS = ("Pod", "ReplicaSet", "Job", "StatefulSet", "Service", "Secret", "PersistentVolumeClaim", "NetworkPolicy")
 
@@ -55,11 +56,20 @@ async def find(context: ClusterContext) -> tuple[Leak, ...]:
     # Checked last: an object that is gone by now was part of a destroy.
     exist = await asyncio.gather(*(_exists(api, item) for item, _ in suspects))
     leaks = [
-        Leak(item.labels.get(labels.RUN, ""), item.kind, item.meta["name"], reason)
+        Leak(item.labels.get(labels.RUN, ""), item.kind, item.meta["name"], reason, _deleted_run(item, live))
         for (item, reason), there in zip(suspects, exist, strict=True)
         if there
     ]
     return (*leaks, *_dead_claims(claims, live, namespaces, api.now()))
+
+
+def _deleted_run(item: _Listed, live: set[str]) -> RunView | None:
+    """Return the run of an object; None while it exists."""
+    run_id, meta = item.labels.get(labels.RUN_ID, ""), item.meta
+    if run_id in live:
+        return None
+    owner = (meta.get("annotations") or {}).get(labels.OWNER) or item.labels.get(labels.OWNER, "")
+    return RunView(run_id, item.labels.get(labels.RUN, ""), "", owner, namespace=meta.get("namespace", ""))
 
 
 def _reason(item: _Listed, live: set[str], uids: set[str]) -> str:
@@ -92,7 +102,9 @@ def _dead_claims(
             if is_over and is_visible and claim.get("run_id") not in live:
                 where = f"{lease.meta.get('annotations', {}).get(labels.HOST, lease.meta['name'])}.{slot}"
                 reason = f"claims slot {where}, and its run is gone"
-                yield Leak(str(claim.get("run", "")), "Lease", str(lease.meta["name"]), reason)
+                name, run_id, namespace = (str(claim.get(key) or "") for key in ("run", "run_id", "namespace"))
+                run = RunView(run_id, name, "", namespace=namespace)
+                yield Leak(name, "Lease", str(lease.meta["name"]), reason, run if run_id else None)
 
 
 async def _objects(api: Api, namespace: str | None) -> list[_Listed]:

@@ -160,6 +160,10 @@ class Inventory:
             owners |= {item.meta.uid for item in more}
 
     def _is_ours(self, item: OwnedObject, owners: set[str]) -> bool:
+        if item.meta.label(labels.APP_COMPONENT) == labels.WORKDIR:
+            # Own code that another run uses as well goes with that one: the garbage collector sees to it.
+            users = [owner.uid for owner in item.meta.owner_references or ()]
+            return bool(users) and owners.issuperset(users)
         if item.key in self.history or item.meta.label(labels.RUN_ID) == self._run_id:
             return True
         if any(owner.uid in owners for owner in item.meta.owner_references or ()):

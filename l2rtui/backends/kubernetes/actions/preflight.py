@@ -19,6 +19,7 @@ from l2rtui.backends.kubernetes.actions import (
     network_policies,
     pod_checks,
     slot_races,
+    workdirs,
 )
 from l2rtui.backends.kubernetes.actions.permissions import missing_rights
 from l2rtui.backends.kubernetes.api.client import Api
@@ -61,6 +62,7 @@ async def check_plan(context: ClusterContext, plan: LaunchPlan) -> tuple[Finding
     snapshot = await context.recent_snapshot()
     server = await context.server_facts([run.spec for run in plan.runs])
     findings = [finding for run in plan.runs for finding in gpu_binding.explain(run, server.cuda)]
+    findings += workdirs.check(plan)
     findings += _images(plan)
     findings += _security(plan)
     findings += _simulators(plan, server.version)
@@ -200,7 +202,8 @@ async def _dry_run(
 ) -> Iterable[Finding]:
     """Send every object, and one pod of each set, as a dry run."""
     existing_runs = {run.name for run in snapshot.runs.values()}
-    pods = pods if await api.can("create", "Pod", namespace) else []
+    may_try = await api.can("create", "Pod", namespace)
+    pods = pods if may_try else []
     slots = asyncio.Semaphore(_AT_ONCE)
 
     async def send(manifest: Manifest) -> Finding | None:
@@ -219,7 +222,8 @@ async def _dry_run(
     findings: dict[str, Finding] = {item.sentence: item for item in (*results, *name_findings) if item is not None}
     if findings:
         return list(findings.values())
-    also = " and a pod of each set" if pods else "; pods cannot be tried, since you may not create them"
+    # A plan without placed replicas has no pods; that is no question of rights.
+    also = " and a pod of each set" if pods else "" if may_try else ", without pods: you may not create them"
     whose = f"all {len(new)} objects" if tried == runs else f"all objects of {tried[0]} and {tried[-1]}"
     return [Finding(Severity.OK, "dry run", f"the server accepts {whose}{also}")] if new else []
 

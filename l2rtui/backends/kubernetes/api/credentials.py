@@ -14,10 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from l2rtui.backends.kubernetes.api.errors import ApiError
-from l2rtui.backends.kubernetes.api.exec_credentials import plugin_source
 from l2rtui.backends.kubernetes.api.kubeconfig import Access, User
 from l2rtui.backends.kubernetes.api.login import ApiLogin, EksSigner, LoginSource, login_error
-from l2rtui.backends.kubernetes.api.oidc import OidcSource
 
 _EARLY_SECONDS = 10.0
 """A login is renewed this long before it expires, so that it does not expire during a request."""
@@ -135,8 +133,12 @@ def make_credentials(access: Access, eks_token: EksSigner | None = None) -> Cred
     """
     user = access.user
     if user.exec is not None:
+        from l2rtui.backends.kubernetes.api.exec_credentials import plugin_source
+
         return Credentials(plugin_source(access, user.exec, eks_token))
     if user.oidc is not None:
+        from l2rtui.backends.kubernetes.api.oidc import OidcSource
+
         return Credentials(OidcSource(user.oidc))
     return Credentials(FixedSource(user))
 

@@ -126,7 +126,7 @@ async def _send(
     cluster.
     """
     proxy = environment_proxy(url)
-    connector = make_connector(proxy, ssl=tls)
+    connector = make_connector(proxy, tls=tls)
     timeout = aiohttp.ClientTimeout(total=_SECONDS)
     async with (
         aiohttp.ClientSession(connector=connector, timeout=timeout) as session,

@@ -64,17 +64,23 @@ def http_proxy(proxy: str) -> str | None:
 
 
 def make_connector(
-    proxy: str, *, on_tunnel: OnTunnel | None = None, socket_factory: Any = None, **options: Any
+    proxy: str,
+    *,
+    tls: ssl.SSLContext,
+    on_tunnel: OnTunnel | None = None,
+    socket_factory: Any = None,
+    **options: Any,
 ) -> aiohttp.TCPConnector:
     """Create the connector for a proxy, or for a direct connection.
 
     Args:
+        tls: Required, since aiohttp's own contexts have no authorities, see ``registry``.
         on_tunnel: Called with the connected socket of each SOCKS tunnel.
         socket_factory, options: Passed to aiohttp's ``TCPConnector``.
     """
     if urlsplit(proxy).scheme in _SOCKS:
-        return SocksConnector(proxy, on_tunnel, **options)
-    return aiohttp.TCPConnector(socket_factory=socket_factory, **options)
+        return SocksConnector(proxy, on_tunnel, ssl=tls, **options)
+    return aiohttp.TCPConnector(socket_factory=socket_factory, ssl=tls, **options)
 
 
 class SocksConnector(aiohttp.TCPConnector):

@@ -90,7 +90,7 @@ def make_client(
         "headers": CIMultiDict([*access.user.impersonate, *headers.items()]),
         "connector": make_connector(
             proxy,
-            ssl=tls,
+            tls=tls,
             limit=0,
             keepalive_timeout=60,
             socket_factory=sockets.make,

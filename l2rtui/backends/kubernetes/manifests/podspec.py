@@ -28,6 +28,7 @@ from l2rtui.backends.kubernetes.manifests import (
     programs,
     scheduling,
     sidecars,
+    workdirs,
 )
 from l2rtui.backends.kubernetes.manifests.gpu_binding import DEVICE_VARIABLES, WHOLE_GPU, CudaIndex, GpuBinding
 from l2rtui.backends.kubernetes.manifests.pod_parts import (
@@ -104,8 +105,9 @@ def pod_template(
 def _own_spec(run: RunPlan, pods: Sequence[PodPlan], bound: GpuBinding, server: ServerFacts) -> dict[str, Any]:
     pod, settings = pods[0], pods[0].set_spec.pod
     volumes, mounts = _volumes(run, settings)
-    for own, parts in zip((volumes, mounts), programs.volume(run, pod.set_spec), strict=True):
-        own.extend(parts)
+    for added in (programs.volume(run, pod.set_spec), workdirs.volumes(run, pod.set_spec)):
+        for own, parts in zip((volumes, mounts), added, strict=True):
+            own.extend(parts)
     container = _container(run, pods, bound, mounts)
     # A supervisor ends after its workers, which have the grace of the set.
     supervision = _SUPERVISOR_SECONDS if pod.set_spec.workers_in_pod > 1 else 0
@@ -122,7 +124,8 @@ def _own_spec(run: RunPlan, pods: Sequence[PodPlan], bound: GpuBinding, server: 
         **_runtime(pod, server),
     }
     prepare = host_folders.preparing(pod.set_spec, container, admits_root=server.admits_root)
-    if init := [*prepare, *programs.fetching(pod.set_spec, container)]:
+    own_code = workdirs.preparing(run, pod.set_spec, container)
+    if init := [*prepare, *programs.fetching(pod.set_spec, container), *own_code]:
         spec["initContainers"] = init
     if settings.pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in settings.pull_secrets]
@@ -146,12 +149,14 @@ def _container(
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": settings.image or run.spec.image,
-        "command": programs.command(pod.set_spec),
+        "command": workdirs.command(run, pod.set_spec, programs.command(pod.set_spec)),
         "env": _variables(run, pods, bound),
         "volumeMounts": mounts,
         # The last lines of the log become the message of the ended container, which `kubectl` and l2rtui show.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
+    if workdirs.is_used(run, pod.set_spec):
+        container["workingDir"] = workdirs.TREE_DIR
     if settings.pull_policy:
         container["imagePullPolicy"] = settings.pull_policy
     if settings.secrets:

@@ -325,7 +325,8 @@ def _initializing(pod: PodStruct, now: float) -> str:
                 f"init container {status.name} runs for {now - since:.0f} s" if now - since > _SLOW_SECONDS else ""
             )
         if state.terminated is not None and state.terminated.exit_code:
-            return f"init container {status.name} ended with {exit_text(state.terminated.exit_code)}"
+            how = f"init container {status.name} ended with {exit_text(state.terminated.exit_code)}"
+            return f"{how}.{_last_words(state.terminated)}" if state.terminated.message else how
     return ""
 
 
@@ -378,9 +379,13 @@ def _crash(last: Terminated | None, restarts: int, name: str) -> str:
     if last.reason == "OOMKilled":
         return f"{name}{_oom()} ({times})"
     how = exit_text(last.exit_code if last.exit_code is not None else 0)
-    message = (last.message or "").strip().splitlines()
-    last_words = f" Its last words: {_short(message[-1])}" if message else ""
-    return f"{name}it ends again and again, last with {how} ({times}). See `l2rtui logs --previous`.{last_words}"
+    see = "See `l2rtui logs --previous`."
+    return f"{name}it ends again and again, last with {how} ({times}). {see}{_last_words(last)}"
+
+
+def _last_words(ended: Terminated) -> str:
+    lines = (ended.message or "").strip().splitlines()
+    return f" Its last words: {_short(lines[-1])}" if lines else ""
 
 
 def _oom() -> str:
@@ -450,9 +455,7 @@ def _over(pod: PodStruct) -> PodReason:
         if ending is not None and ending.reason == "OOMKilled":
             return "OOMKilled", f"{_name(pod, status)}{_oom()}"
         if ending is not None and ending.exit_code:
-            output = (ending.message or "").strip().splitlines()
-            last_words = f" Its last words: {_short(output[-1])}" if output else ""
-            sentence = f"{_name(pod, status)}it ended with {exit_text(ending.exit_code)}.{last_words}"
+            sentence = f"{_name(pod, status)}it ended with {exit_text(ending.exit_code)}.{_last_words(ending)}"
             return ending.reason or "Error", sentence
         if ending is not None and ending.message:  # message of a learner that a limit has ended
             message = message or ending.message

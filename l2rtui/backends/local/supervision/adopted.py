@@ -1,8 +1,9 @@
 """Processes of a run that have no tags: they have cleared their environment, as `sudo`, `env -i` and daemons do.
 
 The supervisor is their subreaper (prctl(2), PR_SET_CHILD_SUBREAPER): the kernel makes it the parent of each
-descendant whose parent has ended, whatever its session, group and environment. Children of a daemon are not
-descendants and are not seen: a container, a job of `at` or systemd, a login by ssh.
+descendant whose parent has ended, whatever its session, group and environment. Descendants of an earlier supervisor
+are found in the run's control group, where one may be created. Children of a daemon are not descendants and are not
+seen: a container, a job of `at` or systemd, a login by ssh.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ class AdoptedProcesses:
         """Living adopted processes, as of the latest `look`."""
         return list(self._known.values())
 
-    def look(self, own: Collection[int]) -> bool:
+    def look(self, own: Collection[int], members: Collection[int] = ()) -> bool:
         """Reap ended children and record new ones; return whether anything changed.
 
         Args:
             own: Pids of the processes that the supervisor has started, which it reaps itself.
+            members: Pids of the processes in the run's control group.
         """
         before = set(self._known)
         for pid in process_scan.own_children():
@@ -48,6 +50,8 @@ class AdoptedProcesses:
                 if os.waitpid(pid, os.WNOHANG)[0]:
                     continue
             self._note(pid)
+        for pid in set(members).difference(own):
+            self._note(pid, is_child=False)
         self._known = {proc: process for proc, process in self._known.items() if process_scan.is_alive(proc)}
         return set(self._known) != before
 
@@ -58,9 +62,11 @@ class AdoptedProcesses:
             process.pod_uid for process in selected if process_scan.signal_process(process.proc, signal.SIGKILL)
         }
 
-    def _note(self, pid: int) -> None:
+    def _note(self, pid: int, *, is_child: bool = True) -> None:
         process = process_scan.tags_of(pid)
         if process is None or process.proc in self._known:
+            return
+        if process.folder and not is_child:  # found by its tags at any time
             return
         # With tags but no pod: the supervisor of another run that a command of this one has launched, and that ends
         # with its own run; or a delivery of alerts, which is not awaited.

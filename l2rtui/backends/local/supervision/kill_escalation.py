@@ -16,6 +16,7 @@ from l2rtui.backends.local import process_scan
 from l2rtui.backends.local.process_scan import TaggedProcess
 from l2rtui.backends.local.records import PodRecord, ProcessIdentity
 from l2rtui.backends.local.supervision.supervised_process import SupervisedProcess
+from runtime.base.cgroups import RunGroup
 
 _POLL_SECONDS = 0.02
 _KILL_SECONDS = 5.0
@@ -61,9 +62,9 @@ def terminate_all(processes: Sequence[TaggedProcess], grace_seconds: float) -> N
 
 
 def kill_remaining(
-    is_of_run: Callable[[TaggedProcess], bool], recorded: Iterable[ProcessIdentity]
+    is_of_run: Callable[[TaggedProcess], bool], recorded: Iterable[ProcessIdentity], group: RunGroup | None = None
 ) -> dict[ProcessIdentity, str]:
-    """Send SIGKILL to every tagged or recorded process until a scan of the machine finds none.
+    """Send SIGKILL to every tagged or recorded process, and to the run's control group, until none is left.
 
     Returns:
         Processes that survive SIGKILL, with their commands; empty proves that the run has ended.
@@ -79,6 +80,11 @@ def kill_remaining(
         for proc in recorded:
             if kill(proc) or process_scan.is_alive(proc):
                 survivors.setdefault(proc, process_scan.command_of(proc.pid) or "process")
+        if group is not None:
+            for pid in group.members():
+                if process_scan.is_alive(proc := process_scan.identify(pid)):
+                    survivors.setdefault(proc, process_scan.command_of(pid) or "process")
+            group.kill()
         # Repeated even after a success: a process may have forked between the scan and its SIGKILL.
         if not survivors or time.monotonic() > until:
             return survivors

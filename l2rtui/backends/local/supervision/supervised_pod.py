@@ -258,7 +258,7 @@ class SupervisedPod:
     def _spawn(self, log: LogWriter) -> SupervisedProcess:
         context, plan = self._context, self.record.plan
         environ = pod_environ(context.record, context.folder, plan, self.record.uid, context.environ, context.cores)
-        argv = pod_command(context.folder, plan)
+        argv = pod_command(context.folder, context.record.spec, plan.set_spec)
         command = find_command(argv[0], environ["PATH"], context.cwd)
         if command is None:
             raise OSError(None, "no executable file of this name is found")

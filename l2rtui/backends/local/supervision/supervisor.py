@@ -30,7 +30,7 @@ from l2rtui.backends.local.supervision.supervised_pod import SupervisedPod, Supe
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import DECISIVE_ROLES
 from l2rtui.errors import L2RError
-from runtime.base.cgroups import usable_cores
+from runtime.base.cgroups import RunGroup, leave_run_group, usable_cores
 from runtime.base.file_lock import try_lock
 from runtime.base.processes import adopt_orphans
 
@@ -46,6 +46,10 @@ much.
 """
 _LOCK_FILE_BYTES = 128
 """Constant size of the lock file, so that no remains of longer content follow shorter content."""
+_ADOPTION_SECONDS = 1.0
+"""Interval of looks for orphans where no control group holds them: no signal reports them, and those that are not
+recorded when the supervisor is killed are lost.
+"""
 _ORPHAN_SECONDS = 0.02
 """First pause between two scans for orphans that survive a SIGKILL; doubled up to a second."""
 _TAKE_OVER_SCANS = 100
@@ -91,6 +95,8 @@ class Supervisor:
         self._orphan_scan_at = 0.0
         self._orphan_wait = _ORPHAN_SECONDS
         self._backstop: Backstop | None = None
+        self._group: RunGroup | None = None
+        self._adoption_at = 0.0
 
     def open(self) -> None:
         """Install signal handlers and take over the processes of an earlier supervisor."""
@@ -104,8 +110,15 @@ class Supervisor:
             signal.signal(number, lambda *_: None)
         self._selector.register(reader, selectors.EVENT_READ, reader)
         adopt_orphans()
+        self._enter_group()
         self._take_over()
         self._save()
+
+    def close(self) -> None:
+        """Leave the run's control group, which is removed unless it has other processes."""
+        leave_run_group()
+        if self._group is not None:
+            self._group.remove()
 
     def run(self) -> None:
         """Supervise the pods until all have ended."""
@@ -148,6 +161,8 @@ class Supervisor:
         except state_files.NewerError as error:
             record = self._context.record  # a later version's record cannot be interpreted here
             self._report_problem(f"{self._folder.record} is of a newer l2rtui and has no effect: {error}")
+        if record is None and self._folder.record.is_file():
+            record = self._context.record  # it is not damaged: it cannot be read at the moment
         if record is None or record.uid != self._context.record.uid:
             # The record in memory is the only one left: write it back, so that the app and a successor find it.
             with contextlib.suppress(OSError):  # the disk is full: the next round tries again
@@ -211,6 +226,13 @@ class Supervisor:
             self._is_changed = True
         for pod in self._pods.values():
             pod.finish(backstop.label)
+
+    def _enter_group(self) -> None:
+        earlier = state_files.read_line(self._folder.cgroup)
+        self._group = RunGroup.enter(self._context.record.uid, earlier)
+        if self._group is not None and str(self._group.folder) != earlier:
+            with contextlib.suppress(OSError):  # on a full disk a destroy looks at the default place
+                self._folder.cgroup.write_text(str(self._group.folder), "utf-8")
 
     # --- observed state ----------------------------------------------------------------------------------------
     def _take_over(self) -> None:
@@ -277,8 +299,9 @@ class Supervisor:
                 pod.handle_exit()
 
     def _look_at_adopted(self) -> None:
+        self._adoption_at = time.monotonic() + _ADOPTION_SECONDS
         own = {pod.process.proc.pid for pod in self._pods.values() if pod.process is not None}
-        if self._adopted.look(own):
+        if self._adopted.look(own, self._group.members() if self._group is not None else ()):
             self._status.adopted = self._adopted.living
             self._is_changed = True
 
@@ -339,6 +362,8 @@ class Supervisor:
         yield self._round_at
         if self._backstop is not None and not self._status.ended_by:
             yield self._backstop.at
+        if self._group is None and process_scan.IS_LINUX:
+            yield self._adoption_at
         for pod in self._pods.values():
             if pod.record.kill_at is not None:
                 yield pod.record.kill_at
@@ -366,6 +391,8 @@ class Supervisor:
             else:
                 key.data.copy_output()
                 self._has_copied_output = True
+        if self._group is None and time.monotonic() >= self._adoption_at:
+            self._look_at_adopted()
         if time.monotonic() >= self._round_at:
             self._round_at = time.monotonic() + _ROUND_SECONDS
             self._must_read = self._must_poll = True
@@ -384,10 +411,14 @@ class Supervisor:
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
-    """Return device and inode of a folder, which distinguish it from another of its name; None if it is gone."""
+    """Return device and inode of a folder, which distinguish it from another of its name; None if it is gone.
+
+    Raises:
+        OSError: The system cannot say, for example for want of memory.
+    """
     try:
         stat = path.stat()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return stat.st_dev, stat.st_ino
 
@@ -445,6 +476,7 @@ def main(argv: list[str]) -> int:
         os.write(ready_writer, b".")
         os.close(ready_writer)
         supervisor.run()
+        supervisor.close()
         _rouse_keeper(folder)
     except BaseException:  # noqa: BLE001  (no caller could show it; it must reach the supervisor's log)
         import traceback

@@ -79,17 +79,21 @@ def gauge(share: float | None, width: int, style: TextStyle) -> tuple[Span, ...]
     eighths = max(eighths, 1 if share > 0 else 0)
     full, rest = divmod(eighths, 8)
     bar = "█" * full + (_EIGHTHS[rest] if rest else "")
-    return Span(bar, style), Span("▁" * (room - len(bar)), TextStyle.DIM), Span(f"{share:>{digits}.0%}")
+    text = f"{share:>{digits}.0%}"
+    return (
+        Span(bar, style),
+        Span(" " * (room - len(bar))),
+        Span(text, TextStyle.PLAIN if text.strip() != "0%" else TextStyle.FAINT),
+    )
 
 
 def rate_of(
-    letters: Sequence[Span],
     figures: Sequence[RunFigure],
     width: int,
     device: tuple[str, int] | None = None,
     own: float | None = None,
 ) -> tuple[Span, ...]:
-    """Write the speed of the runs on a GPU after their letters; a run that needs somebody goes before numbers.
+    """Write the speed of the runs on a GPU; a run that needs somebody goes before numbers.
 
     A learner's record has the rate of the whole run, which is that of a GPU only if the run collects nowhere else.
 
@@ -97,22 +101,20 @@ def rate_of(
         device: Node and index of the GPU.
         own: Env steps a second of its workers by their own records; None if unknown.
     """
-    heads = tuple(letters) if len(letters) < 3 else (letters[0], Span("…", TextStyle.DIM))
-    room = max(0, width - len(heads) - 1)
     worst = max(figures, key=lambda own: (own.level is Level.BAD, own.level is Level.WARN, bool(own.age)))
     if worst.level in (Level.BAD, Level.WARN):
         full = f"{GLYPHS[worst.level]} {worst.word}"
-        text = full if len(full) <= room else shorten(f"{GLYPHS[worst.level]}{worst.word}", room)
-        return (*heads, Span(" " * (width - len(heads) - len(text))), Span(text, style_of_level(worst.level)))
+        text = full if len(full) <= width else shorten(f"{GLYPHS[worst.level]}{worst.word}", width)
+        return Span(" " * (width - len(text))), Span(text, style_of_level(worst.level))
     if worst.age:
-        text = f"silent {worst.age}" if len(worst.age) + 7 <= room else f"▲{worst.age}"
-        return (*heads, Span(f"{text:>{room + 1}}", TextStyle.WARN))
+        text = f"silent {worst.age}" if len(worst.age) + 7 <= width else f"▲{worst.age}"
+        return (Span(f"{text:>{width}}", TextStyle.WARN),)
     rates = [figure.rate for figure in figures]
     if own is None and any(rate is None for rate in rates):
-        return (*heads, Span(" " * room), UNKNOWN)
+        return Span(" " * (width - 1)), UNKNOWN
     if own is None and any(figure.devices and figure.devices != {device} for figure in figures):
-        return (*heads, Span(" " * (room + 1)))
+        return (Span(" " * width),)
     total = own if own is not None else sum(rate for rate in rates if rate is not None)
     full = f"{count(round(total))}/s"
-    text = full if len(full) <= room else compact(total)
-    return (*heads, Span(f"{text:>{room + 1}}"))
+    text = full if len(full) <= width else compact(total)
+    return (Span(f"{text:>{width}}"),)

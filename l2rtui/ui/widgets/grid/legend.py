@@ -24,11 +24,11 @@ OWN_RESERVATION: Final = Span("=", TextStyle.OK)
 MISMATCH: Final = Span("≠", TextStyle.WARN)
 """Cell of a slot whose holder does not match its place; its details give the reason."""
 GLYPHS_OF_STATES: Final = {
-    SlotState.FREE: Span("·", TextStyle.DIM),
+    SlotState.FREE: Span("·", TextStyle.FAINT),
     SlotState.RESERVED: Span("=", TextStyle.WAIT),
     SlotState.FAILED: Span("!", TextStyle.FAULT),
     SlotState.UNKNOWN: Span("?", TextStyle.WARN),
-    SlotState.OFF: Span("─", TextStyle.DIM),
+    SlotState.OFF: Span("─", TextStyle.FAINT),
 }
 """Cell of a slot without a running pod, in the order of the legend."""
 _WORDS: Final = {SlotState.FAILED: "failing"}

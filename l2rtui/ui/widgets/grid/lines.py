@@ -13,7 +13,7 @@ from l2rtui.domain.node import Gpu, GpuUse, Node, SlotId
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView
 from l2rtui.domain.status import Level
-from l2rtui.ui.text import Line, Span, TextStyle, fit, load_bar, percent, plural
+from l2rtui.ui.text import Line, Span, TextStyle, fit, load_bar, load_style, percent, plural
 from l2rtui.ui.widgets.grid.figures import NO_FIGURES, UNKNOWN, GridFigures, RunFigure, gauge, rate_of
 from l2rtui.ui.widgets.grid.legend import (
     FOREIGN,
@@ -31,6 +31,7 @@ from l2rtui.ui.widgets.grid.shape import (
     HEAD,
     MARGIN,
     NO_SHAPE,
+    TILE_GAP,
     NodeLine,
     OverviewLine,
     Part,
@@ -95,9 +96,10 @@ class SlotGrid:
             head = f"  {'cpu':>4} {'mem':>4}  " if shape.head == HEAD else f"{' cm':<{shape.head}}"
             busy = ", after its number how busy each GPU is" if self._is_measured else ""
             text = f"{'node':<{shape.name_width}}{head}slots{busy}"
+        style = TextStyle.HEADING if shape.level is ZoomLevel.NODE else TextStyle.DIM
         if not self.figures.age:
-            return (Span(text, TextStyle.DIM),)
-        return Span(f"▲ of {self.figures.age} ago  ", TextStyle.WARN), Span(text, TextStyle.DIM)
+            return (Span(text, style),)
+        return Span(f"▲ of {self.figures.age} ago  ", TextStyle.WARN), Span(text, style)
 
     @cached_property
     def _is_measured(self) -> bool:
@@ -107,6 +109,16 @@ class SlotGrid:
     def lines(self) -> tuple[Line, ...]:
         """All lines."""
         return tuple(self.line(y) for y in range(self.height))
+
+    def is_band(self, y: int) -> bool:
+        """True for a line that begins a node among tiles; it is drawn as a filled band."""
+        row = self.shape.rows[y]
+        return isinstance(row, TileHead) or (
+            self.shape.level is ZoomLevel.GPU
+            and isinstance(row, NodeLine)
+            and bool(row.name_width)
+            and row.is_first
+        )
 
     def line(self, y: int) -> Line:
         """One line."""
@@ -126,17 +138,17 @@ class SlotGrid:
 
     # --- a line a node -----------------------------------------------------------------------------------------
     def _node_line(self, row: NodeLine) -> Line:
-        node, shape = self.snapshot.nodes[row.node], self.shape
-        name = fit(sanitize(node.name), shape.name_width)
+        node = self.snapshot.nodes[row.node]
+        name = fit(sanitize(node.name), row.name_width)
         spans = (
-            list(_head(node, name, shape.head, self._note(node)))
+            list(_head(node, name, row.head, self._note(node)))
             if row.is_first
-            else [Span(" " * (shape.name_width + shape.head))]
+            else [Span(" " * (row.name_width + row.head))]
         )
         for part in row.parts:
             spans.extend(self._load(node, part.gpu, part.label))
             spans.extend(self._slots(node, part))
-            spans.append(Span(" " * shape.gap))
+            spans.append(Span(" " * row.gap))
         return tuple(spans)
 
     def _slots(self, node: Node, part: Part) -> list[Span]:
@@ -169,16 +181,16 @@ class SlotGrid:
         """Label of a device; if its load is known, it replaces the space after the label."""
         if not label.strip() or not label.endswith(" ") or gpu.is_cpu:
             return (Span(label, TextStyle.DIM),)
-        load = self._load_glyph(node, gpu, Span(" ", TextStyle.DIM), TextStyle.PLAIN)
+        load = self._load_glyph(node, gpu, Span(" ", TextStyle.DIM))
         return Span(label[:-1], TextStyle.DIM), load
 
-    def _load_glyph(self, node: Node, gpu: Gpu, unknown: Span, style: TextStyle) -> Span:
+    def _load_glyph(self, node: Node, gpu: Gpu, unknown: Span) -> Span:
         use = node.use(gpu.index)
         if use is None or use.percent is None:
             return unknown
         if (node.name, gpu.index) in self.figures.idle:
             return Span(IDLE, TextStyle.WARN)
-        return Span(load_bar(use.percent), self._of_now(style))
+        return Span(load_bar(use.percent), self._of_now(load_style(use.percent)))
 
     def _of_now(self, style: TextStyle) -> TextStyle:
         """Return a style, or the style of old data while the backend does not answer."""
@@ -203,19 +215,18 @@ class SlotGrid:
 
     def _tile_line(self, row: TileLine) -> Line:
         node, width = self.snapshot.nodes[row.node], self.shape.tile
-        spans = [Span(f"{_LABELS[row.row]:<{MARGIN}}", TextStyle.DIM)]
+        spans = [Span(f"{_LABELS[row.row]:<{MARGIN}}", TextStyle.HEADING)]
         for part in row.parts:
             slots = self.snapshot.ledger.of_gpu(node.name, part.gpu.index)
             if row.row is TileRow.SLOTS:
                 cells = self._slots(node, part)
-                style = self._owner(slots)
                 used = len(part.label) + sum(len(span.text) for span in cells)
-                spans += [Span(part.label, style), *cells, Span(" " * (width - used))]
+                spans += [Span(part.label, TextStyle.DIM), *cells, Span(" " * (width - used))]
             elif row.row is TileRow.RATE:
                 spans += self._rate(slots, width, (node.name, part.gpu.index))
             else:
-                spans += self._gauge(node, part.gpu, row.row, slots)
-            spans.append(Span(" "))
+                spans += self._gauge(node, part.gpu, row.row)
+            spans.append(Span(" " * TILE_GAP))
         return tuple(spans)
 
     def _owner(self, slots: Sequence[Slot]) -> TextStyle:
@@ -230,25 +241,24 @@ class SlotGrid:
     def _letter(self, run: str) -> Span:
         return Span(*self.letters.get(run, (FOREIGN, TextStyle.DIM)))
 
-    def _gauge(self, node: Node, gpu: Gpu, row: TileRow, slots: Sequence[Slot]) -> Line:
+    def _gauge(self, node: Node, gpu: Gpu, row: TileRow) -> Line:
         width, use = self.shape.tile, node.use(gpu.index)
         idle = self.figures.idle.get((node.name, gpu.index))
         if row is TileRow.BUSY and idle:
             forms = (f"{IDLE} idle {idle}", f"idle {idle}", f"idle{idle}", f"{IDLE}{idle}")
             text = next((form for form in forms if len(form) <= width), IDLE)
             return (Span(f"{text:>{width}}", TextStyle.WARN),)
-        style = self._of_now(self._owner(slots))
-        return gauge(_share(row, gpu, use), width, style)
+        share = _share(row, gpu, use)
+        return gauge(share, width, self._of_now(load_style(100 * (share or 0.0))))
 
     def _rate(self, slots: Sequence[Slot], width: int, device: tuple[str, int]) -> Line:
         runs = list(dict.fromkeys(slot.run for slot in slots if slot.pod_uid))
         if not runs:
             words = {slot.state for slot in slots}
             word = str(words.pop()) if len(words) == 1 else ""
-            return (Span(f"{word:>{width}}"[:width], TextStyle.DIM),)
-        letters = [self._letter(run) for run in runs]
+            return (Span(f"{word:>{width}}"[:width], TextStyle.FAINT),)
         figures = [self.figures.runs.get(run, RunFigure()) for run in runs]
-        return rate_of(letters, figures, width, device, self.figures.rates.get(device))
+        return rate_of(figures, width, device, self.figures.rates.get(device))
 
     # --- a cell a device ---------------------------------------------------------------------------------------
     def _overview_line(self, row: OverviewLine) -> Line:
@@ -282,7 +292,7 @@ class SlotGrid:
         else:
             first = GLYPHS_OF_STATES[next(state for state in GLYPHS_OF_STATES if state in states)]
         if self._is_measured:
-            return first, self._load_glyph(node, gpu, UNKNOWN if not gpu.is_cpu else Span(" "), style)
+            return first, self._load_glyph(node, gpu, UNKNOWN if not gpu.is_cpu else Span(" "))
         used = sum(slot.pod_uid != "" for slot in slots)
         return first, Span(load_bar(100 * used / len(slots)) if used else " ", style)
 
@@ -318,9 +328,14 @@ def lay_out(
     nodes = [node for name, node in snapshot.nodes.items() if only is None or name in only]
     old = before.snapshot.nodes
     # Load and state of a node do not move slots; only its devices do.
-    is_same = len(before.shape.nodes) == len(nodes) and all(
-        name == node.name and (earlier := old.get(name)) is not None and earlier.devices == node.devices
-        for name, node in zip(before.shape.nodes, nodes, strict=True)
+    folded = _folded(snapshot, nodes) if level is None and len(nodes) <= room else frozenset()
+    is_same = (
+        (folded == before.shape.folded or level is not None)
+        and len(before.shape.nodes) == len(nodes)
+        and all(
+            name == node.name and (earlier := old.get(name)) is not None and earlier.devices == node.devices
+            for name, node in zip(before.shape.nodes, nodes, strict=True)
+        )
     )
     if is_same and nodes:
         shape = before.shape
@@ -328,9 +343,19 @@ def lay_out(
         shape = (
             shape_of(nodes, width, level)
             if level is not None
-            else best_shape(nodes, width, room, is_exact=is_exact)
+            else best_shape(nodes, width, room, is_exact=is_exact, folded=folded)
         )
     return SlotGrid(shape, snapshot, letters_of(snapshot.runs.values()), ghosts or {}, figures, width)
+
+
+def _folded(snapshot: ClusterSnapshot, nodes: Sequence[Node]) -> frozenset[str]:
+    """Return the nodes that run nothing, or take no pods and hold no run; none if no other node is left."""
+    is_ours: dict[str, bool] = {}
+    for slot in snapshot.ledger.slots.values():
+        if slot.pod_uid:
+            is_ours[slot.id.node] = is_ours.get(slot.id.node, False) or slot.run in snapshot.runs
+    folded = {node.name for node in nodes if node.name not in is_ours or (_note(node) and not is_ours[node.name])}
+    return frozenset(folded) if len(folded) < len(nodes) else frozenset()
 
 
 def _share(row: TileRow, gpu: Gpu, use: GpuUse | None) -> float | None:

@@ -9,7 +9,7 @@ possible.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from typing import Final, NamedTuple
 
@@ -25,11 +25,17 @@ SHORT_HEAD: Final = 4
 LONGEST_NAME: Final = 20
 MARGIN: Final = 5
 """Columns before the tiles: the names of their lines."""
-NARROWEST_TILE: Final = 7
+NARROWEST_TILE: Final = 6
 WIDEST_TILE: Final = 18
+TILE_GAP: Final = 2
+"""Columns between two tiles: more than between a bar and its percentage, so that each figure has one owner."""
 CELL_WIDTH: Final = 2
 """Columns of a device at the cluster level: its holder and its load."""
 _LEAST_ROOM: Final = 12
+_SPACINGS: Final = ((HEAD, 2, 2), (HEAD, 1, 2), (HEAD, 1, 1), (SHORT_HEAD, 1, 1))
+"""Head, columns from slot to slot, and gap between devices of a line, from wide to narrow."""
+_FOLDED: Final = (*_SPACINGS[:-1], (HEAD, 1, 1, False), _SPACINGS[-1])
+"""The same of a folded node: the reason why it takes no pods goes before the numbers of its GPUs."""
 
 
 class ZoomLevel(StrEnum):
@@ -80,6 +86,9 @@ class NodeLine:
     node: str
     is_first: bool
     parts: tuple[Part, ...]
+    name_width: int = 0
+    head: int = 0
+    gap: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +118,7 @@ class Shape:
         name_width: Columns of the names of nodes. head: columns after them, before the first device.
         gap: Columns between two devices.
         tile: Columns of a tile; at the cluster level the number of devices side by side.
+        folded: Nodes that were to be folded to one line at the GPU level.
         slots: Position of each slot, in the order node, device, slot.
         by_line: Slots where the cursor stops, by line; at the cluster level the first of each device.
     """
@@ -119,6 +129,7 @@ class Shape:
     head: int = HEAD
     gap: int = 2
     tile: int = NARROWEST_TILE
+    folded: frozenset[str] = frozenset()
     rows: tuple[Row, ...] = ()
     slots: Mapping[SlotId, SlotCell] = field(default_factory=dict)
     by_line: Mapping[int, tuple[SlotId, ...]] = field(default_factory=dict)
@@ -138,8 +149,8 @@ class Shape:
         exact = next((slot for slot in row if 0 <= x - self.slots[slot].x < self.cell_width), None)
         if exact is not None or not 0 <= y < len(self.rows) or not isinstance(line := self.rows[y], TileLine):
             return exact
-        number, beside = divmod(x - MARGIN, self.tile + 1)
-        if not 0 <= number < len(line.parts) or beside == self.tile:
+        number, beside = divmod(x - MARGIN, self.tile + TILE_GAP)
+        if not 0 <= number < len(line.parts) or beside >= self.tile:
             return None
         return SlotId(line.node, line.parts[number].gpu.index, line.parts[number].first)
 
@@ -185,16 +196,29 @@ def shape_of(nodes: Sequence[Node], width: int, level: ZoomLevel) -> Shape:
     return _tiles(nodes, width) if level is ZoomLevel.GPU else _lines(nodes, width)
 
 
-def best_shape(nodes: Sequence[Node], width: int, room: int, *, is_exact: bool = False) -> Shape:
+def best_shape(
+    nodes: Sequence[Node],
+    width: int,
+    room: int,
+    *,
+    is_exact: bool = False,
+    folded: frozenset[str] = frozenset(),
+) -> Shape:
     """Return the most detailed level that shows all nodes in this many lines; the node level if none does.
 
     Args:
         is_exact: Only levels with a cell for each slot.
+        folded: Nodes that take one line at the GPU level, if their slots fit on it.
     """
+    shape = _best_shape(nodes, width, room, is_exact=is_exact, folded=folded)
+    return replace(shape, folded=folded)
+
+
+def _best_shape(nodes: Sequence[Node], width: int, room: int, *, is_exact: bool, folded: frozenset[str]) -> Shape:
     # The comparison avoids laying out a large cluster for a level that cannot fit: tiles have four lines and a
     # head.
-    if nodes and len(nodes) * (len(TileRow) + 1) <= room:
-        tiles = _tiles(nodes, width)
+    if nodes and (len(nodes) - len(folded)) * (len(TileRow) + 1) + len(folded) <= room:
+        tiles = _tiles(nodes, width, folded)
         if len(tiles.rows) <= room and any(isinstance(row, TileLine) for row in tiles.rows):
             return tiles
     lines = _lines(nodes, width)
@@ -237,11 +261,15 @@ class _Builder:
             x += part.pitch
         return x
 
-    def shape(self, nodes: Iterable[Node], level: ZoomLevel, **measures: int) -> Shape:
+    def shape(
+        self, nodes: Iterable[Node], level: ZoomLevel, *, name_width: int = 0, head: int = 0, tile: int = 0
+    ) -> Shape:
         """Return the result as a value."""
         lines = {y: tuple(slots) for y, slots in self.by_line.items()}
         names = tuple(node.name for node in nodes)
-        return Shape(level, names, rows=tuple(self.rows), slots=self.cells, by_line=lines, **measures)
+        return Shape(
+            level, names, name_width, head, tile=tile, rows=tuple(self.rows), slots=self.cells, by_line=lines
+        )
 
 
 def _name_width(nodes: Sequence[Node], most: int = LONGEST_NAME) -> int:
@@ -253,41 +281,67 @@ def _lines(nodes: Sequence[Node], width: int) -> Shape:
     """Lay out one line per node: widely spaced if every node then fits on one line, otherwise as tightly as is
     readable.
     """
-    name_width = _name_width(nodes)
-    for head, pitch, gap in ((HEAD, 2, 2), (HEAD, 1, 2), (HEAD, 1, 1), (SHORT_HEAD, 1, 1)):
-        room = max(_LEAST_ROOM, width - name_width - head)
-        if all(sum(_need(node, gpu, gpu.slots, pitch, gap) for gpu in node.gpus) - gap <= room for node in nodes):
-            break
-    else:  # devices wrap, so a short head would save nothing
-        head, gap = HEAD, 2
-        room = max(_LEAST_ROOM, width - name_width - head)
-    left, build = name_width + head, _Builder()
+    # Devices that wrap anyway: a short head would save nothing.
+    spacing = _spacing(nodes, width, _SPACINGS) or _Spacing(_name_width(nodes), HEAD, 1, 2)
+    build = _Builder()
     for node in nodes:
-        for number, row in enumerate(list(_device_rows(node, room, pitch, gap)) or [[]]):
-            y, x = len(build.rows), left
-            build.rows.append(NodeLine(node.name, number == 0, tuple(row)))
-            for part in row:
-                x = build.put_slots(node, part, x + len(part.label), y) + gap
-    return build.shape(nodes, ZoomLevel.NODE, name_width=name_width, head=head, gap=gap)
+        _put_node(build, node, width, spacing)
+    return build.shape(nodes, ZoomLevel.NODE, name_width=spacing.name_width, head=spacing.head)
 
 
-def _device_rows(node: Node, width: int, pitch: int, gap: int) -> Iterator[list[Part]]:
+class _Spacing(NamedTuple):
+    """Columns of a name and of the head after it, from slot to slot, and between two devices; labels of devices."""
+
+    name_width: int
+    head: int
+    pitch: int
+    gap: int
+    has_labels: bool = True
+
+    def room(self, width: int) -> int:
+        """Return the columns for the devices of a line."""
+        return max(_LEAST_ROOM, width - self.name_width - self.head)
+
+
+def _spacing(
+    nodes: Sequence[Node], width: int, spacings: Sequence[tuple[int, int, int] | tuple[int, int, int, bool]]
+) -> _Spacing | None:
+    """Return the widest spacing with which each of these nodes fits on one line; None if none does."""
+    name_width = _name_width(nodes)
+    for spacing in (_Spacing(name_width, *rest) for rest in spacings):
+        needs = (sum(_need(node, gpu, gpu.slots, spacing) for gpu in node.gpus) - spacing.gap for node in nodes)
+        if all(need <= spacing.room(width) for need in needs):
+            return spacing
+    return None
+
+
+def _put_node(build: _Builder, node: Node, width: int, spacing: _Spacing) -> None:
+    """Add the lines of a node: one, if its devices fit side by side."""
+    name_width, head, gap = spacing.name_width, spacing.head, spacing.gap
+    for number, row in enumerate(list(_device_rows(node, spacing.room(width), spacing)) or [[]]):
+        y, x = len(build.rows), name_width + head
+        build.rows.append(NodeLine(node.name, number == 0, tuple(row), name_width, head, gap))
+        for part in row:
+            x = build.put_slots(node, part, x + len(part.label), y) + gap
+
+
+def _device_rows(node: Node, width: int, spacing: _Spacing) -> Iterator[list[Part]]:
     """Yield the parts of devices, one list per line."""
     row: list[Part] = []
     used = 0
     for gpu in node.devices:
-        label = label_of(node, gpu)
+        label = _label(node, gpu, spacing)
         if gpu.index == CPU and row:
             yield row
             row, used = [], 0
         for number, (first, last) in enumerate(_parts(gpu.slots, width - len(label))):
             if number:
                 label = " " * len(label)
-            need = _need(node, gpu, last - first, pitch, gap)
-            if row and used + need - gap > width:
+            need = _need(node, gpu, last - first, spacing)
+            if row and used + need - spacing.gap > width:
                 yield row
                 row, used = [], 0
-            row.append(Part(gpu, label, first, last, _pitch(gpu, pitch)))
+            row.append(Part(gpu, label, first, last, _pitch(gpu, spacing.pitch)))
             used += need
     if row:
         yield row
@@ -306,33 +360,46 @@ def _pitch(gpu: Gpu, pitch: int) -> int:
     return 1 if gpu.index == CPU else pitch
 
 
-def _need(node: Node, gpu: Gpu, slots: int, pitch: int, gap: int) -> int:
+def _label(node: Node, gpu: Gpu, spacing: _Spacing) -> str:
+    return label_of(node, gpu) if spacing.has_labels or gpu.is_cpu else ""
+
+
+def _need(node: Node, gpu: Gpu, slots: int, spacing: _Spacing) -> int:
     """Return the columns that some slots of a device take, including its label and the gap after it."""
-    return len(label_of(node, gpu)) + slots * _pitch(gpu, pitch) + (slots - 1) // GROUP + gap
+    label = len(_label(node, gpu, spacing))
+    return label + slots * _pitch(gpu, spacing.pitch) + (slots - 1) // GROUP + spacing.gap
 
 
 # --- a tile a GPU ----------------------------------------------------------------------------------------------
-def _tiles(nodes: Sequence[Node], width: int) -> Shape:
-    """Lay out tiles of equal width, as wide as fits for the largest node with its tiles side by side."""
+def _tiles(nodes: Sequence[Node], width: int, folded: frozenset[str] = frozenset()) -> Shape:
+    """Lay out tiles of equal width, as wide as fits for the largest node with its tiles side by side.
+
+    Args:
+        folded: Nodes on one line each, if their slots fit on it.
+    """
+    spacing = _spacing([node for node in nodes if node.name in folded], width, _FOLDED)
     cards = [(node, gpu) for node in nodes for gpu in node.gpus if not gpu.is_cpu]
     room = max(NARROWEST_TILE, width - MARGIN)
     least = max([NARROWEST_TILE, *(_slots_width(node, gpu, 1) for node, gpu in cards)])
     if least > room:  # a GPU with more slots than columns: its slots wrap as at the node level
         return _lines(nodes, width)
-    most_beside = max(1, (room + 1) // (least + 1))
+    most_beside = max(1, (room + TILE_GAP) // (least + TILE_GAP))
     largest = max([1, *(sum(not gpu.is_cpu for gpu in node.gpus) for node in nodes)])
     # Rows of equal length: eight GPUs, where five fit in a row, give two rows of four.
     beside = -(-largest // -(-largest // most_beside))
-    tile = max(least, min(WIDEST_TILE, (room + 1) // beside - 1))
+    tile = max(least, min(WIDEST_TILE, (room + TILE_GAP) // beside - TILE_GAP))
     pitch = 2 if all(_slots_width(node, gpu, 2) <= tile for node, gpu in cards) else 1
     build = _Builder()
     for node in nodes:
+        if spacing is not None and node.name in folded:
+            _put_node(build, node, width, spacing)
+            continue
         build.rows.append(TileHead(node.name))
         own = [Part(gpu, label_of(node, gpu), 0, gpu.slots, pitch) for gpu in node.gpus if not gpu.is_cpu]
         for first in range(0, len(own), beside):
             parts = tuple(own[first : first + beside])
             for number, part in enumerate(parts):
-                x = MARGIN + number * (tile + 1) + len(part.label)
+                x = MARGIN + number * (tile + TILE_GAP) + len(part.label)
                 build.put_slots(node, part, x, len(build.rows))
             build.rows.extend(TileLine(node.name, row, parts) for row in TileRow)
         for gpu in (gpu for gpu in node.devices if gpu.is_cpu):
@@ -342,7 +409,7 @@ def _tiles(nodes: Sequence[Node], width: int) -> Shape:
                 build.put_slots(node, part, MARGIN, len(build.rows))
                 build.rows.append(NodeLine(node.name, False, (part,)))
                 label = " " * MARGIN
-    return build.shape(nodes, ZoomLevel.GPU, name_width=0, head=0, gap=1, tile=tile)
+    return build.shape(nodes, ZoomLevel.GPU, tile=tile)
 
 
 def _slots_width(node: Node, gpu: Gpu, pitch: int) -> int:
@@ -381,4 +448,4 @@ def _overview(nodes: Sequence[Node], width: int) -> Shape:
                 line = []
     if line:
         build.rows.append(OverviewLine(tuple(line)))
-    return build.shape(nodes, ZoomLevel.CLUSTER, name_width=name_width, head=1, gap=2, tile=beside)
+    return build.shape(nodes, ZoomLevel.CLUSTER, name_width=name_width, head=1, tile=beside)

@@ -66,7 +66,7 @@ class DQN(ReplayMethod):
         self._target = QNetwork(shape, initial, device, is_dueling=config.dueling, dtype=dtype)
         self._target.arena.flat.copy_(self._q.arena.flat)
         self._moments = RunningMoments(shape.obs_space.vector, device) if shape.is_normalised else None
-        self._optimisers = {"q": Adam(self._q.arena.flat, config.lr)}
+        self._optimisers = {"q": Adam(self._q.arena.flat, config.lr, eps=config.adam_eps)}
         self._step = self.captured(self._learn)
         self._explore()
 

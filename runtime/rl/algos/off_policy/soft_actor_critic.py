@@ -7,6 +7,7 @@ temperature (18), the target critics.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.algorithm import HasKernels, Stats, optimiser_tensors
 from runtime.rl.algos.augmentation import random_shift
 from runtime.rl.algos.configs import SACConfig
+from runtime.rl.algos.exploration import linear_schedule
 from runtime.rl.algos.moments import RunningMoments
 from runtime.rl.algos.networks import Network, vector_of
 from runtime.rl.algos.off_policy.critics import TwinNetwork, share_kernels
@@ -88,15 +90,27 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
         own, usual = config.target_entropy, self._default_entropy()
         self._target_entropy = usual if own is None else own
         self._optimisers = {
-            "actor": Adam(self._actor.arena.flat, config.actor_lr),
-            "critic": Adam(self._critic.arena.flat, config.critic_lr),
-            "log_alpha": Adam(self._log_alpha, config.alpha_lr),
+            "actor": Adam(self._actor.arena.flat, config.actor_lr, eps=config.adam_eps),
+            "critic": Adam(self._critic.arena.flat, config.critic_lr, eps=config.adam_eps),
+            "log_alpha": Adam(self._log_alpha, config.alpha_lr, eps=config.adam_eps),
         }
 
     def update(self, batch: Batch) -> SACStats:
         """Do one gradient step for critics, actor and temperature, then the target critics' step when it is due."""
         self.begin_updates()
         return self.end_updates(1, *self._step(*batch.parts))
+
+    @property
+    def anneals(self) -> bool:
+        """True if step sizes or the temperature follow a schedule: the host then acts before each update."""
+        return super().anneals or self.config.alpha_end is not None
+
+    def begin_updates(self) -> None:
+        """Lower step sizes and temperature by their schedules."""
+        super().begin_updates()
+        if self.config.alpha_end is not None:
+            bounds = math.log(self.config.init_alpha), math.log(self.config.alpha_end)
+            self._log_alpha.fill_(linear_schedule(*bounds, self.updates, self.config.alpha_updates or 1))
 
     def learn_function(self, updates: int) -> LearnFunction:
         """Return the update."""
@@ -171,6 +185,8 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
         """Return (B,) targets of the critics for the learned ``batch``, including the target critics' next soft
         value.
         """
+        if not self.config.entropy_in_target:
+            alpha = torch.zeros_like(alpha)
         next_value = self._next_value(*self._next_features(drawn, batch), alpha)
         return bellman_target(batch, next_value, self.config.gamma)
 

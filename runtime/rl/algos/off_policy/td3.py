@@ -76,8 +76,8 @@ class TD3(ReplayMethod):
         self._moments = RunningMoments(shape.obs_space.vector, device) if shape.is_normalised else None
         self._actor_loss = torch.zeros((), device=device)
         self._optimisers = {
-            "actor": Adam(self._actor.arena.flat, config.actor_lr),
-            "critic": Adam(self._critic.arena.flat, config.critic_lr),
+            "actor": Adam(self._actor.arena.flat, config.actor_lr, eps=config.adam_eps),
+            "critic": Adam(self._critic.arena.flat, config.critic_lr, eps=config.adam_eps),
         }
         self._step_critics = self.captured(self._learn_critics)
         self._step_both = self.captured(self._learn_both)

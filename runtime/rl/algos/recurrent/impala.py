@@ -8,8 +8,8 @@ from torch.nn.functional import mse_loss
 
 from runtime.rl.algos.actor_critic import with_entropy, without_padding
 from runtime.rl.algos.impala import Impala, v_trace
+from runtime.rl.algos.networks import joint_gradient
 from runtime.rl.algos.recurrent.actor_critic import RecurrentActorCritic
-from runtime.rl.algos.recurrent.policy import joint_gradient
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
 
 

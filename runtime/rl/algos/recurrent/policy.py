@@ -130,14 +130,3 @@ def value_head(memory: Memory, generator: torch.Generator, device: str) -> Netwo
 def starting_states(column: Tensor, size: int) -> Tensor:
     """(N, size) states at the start of segments, from a column (T, N, width) that `spread_states` wrote."""
     return column.transpose(0, 1).flatten(1)[:, :size]
-
-
-def joint_gradient(loss: Tensor, arenas: Sequence[Arena]) -> Tensor:
-    """(sum of sizes,) gradient with respect to the parameters of several arenas, in one backward pass."""
-    parameters = [parameter for arena in arenas for parameter in arena.parameters]
-    gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-    parts, start = [], 0
-    for arena in arenas:
-        parts.append(arena.flattened(gradients[start : start + len(arena.parameters)]))
-        start += len(arena.parameters)
-    return torch.cat(parts)

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from runtime.rl.algos.actor_critic import normalised, without_padding
-from runtime.rl.algos.optimisers import clip_grad_norm
+from runtime.rl.algos.networks import joint_gradient
 from runtime.rl.algos.ppo import PPO, generalised_advantage, value_error
 from runtime.rl.algos.recurrent.actor_critic import RecurrentActorCritic
-from runtime.rl.algos.recurrent.policy import joint_gradient
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
 
 
@@ -72,9 +71,6 @@ class RecurrentPPO(RecurrentActorCritic, PPO):
         arenas = self._policy.arena, self._value.arena
         gradient = self.mean(joint_gradient(0.5 * config.value_cost * square - objective, arenas))
         # One norm over both gradients, because the losses share the memory.
-        gradient = clip_grad_norm(gradient, config.max_grad_norm)
-        size = self._policy.arena.flat.numel()
-        self._optimisers["policy"].step(gradient[:size])
-        self._optimisers["value"].step(gradient[size:])
+        self._descend(gradient, jointly=True)
         policy_loss, mean_entropy, kl, share = stats
         return torch.stack([policy_loss, 0.5 * square.detach(), mean_entropy, kl, share])

@@ -47,6 +47,27 @@ async def phases(backend):
     return [(pod.name, str(pod.phase)) for pod in (await backend.snapshot()).pods.values()]
 
 
+async def test_the_demo_does_not_contradict_itself():
+    backend = FakeBackend()
+    snapshot = await backend.snapshot()
+    pods = {pod.name: pod for pod in snapshot.pods.values()}
+
+    async def last(name, count):
+        return [line.text async for line in backend.logs(pods[name], LogQuery(tail=count))]
+
+    *_, newest = await last("racing-sac-s1-w-3", 5)
+    assert newest.startswith("ERROR out of memory"), "a pod that crashes again and again makes no steps"
+    for run, workers in (("racing-sac-s0", 4), ("racing-sac-s1", 3), ("lidar-ppo", 7)):
+        records = [json.loads(text) for text in await last(f"{run}-learner-0", 9)]
+        assert {record["workers"] for record in records} == {workers}
+        # Two figures of one run are not one curve under two names.
+        shapes = [
+            [record[name] > records[0][name] for record in records]
+            for name in ("mean_return", "env_steps_per_second", "updates_per_second", "critic_loss")
+        ]
+        assert len({tuple(shape) for shape in shapes}) == len(shapes)
+
+
 async def test_two_demo_clusters_are_equal():
     first, second = await FakeBackend().snapshot(), await FakeBackend().snapshot()
     assert (dict(first.nodes), dict(first.pods), dict(first.runs)) == (
@@ -205,7 +226,7 @@ async def test_a_pod_that_restarted_tells_so_and_has_a_log_before():
 
 async def test_it_says_what_it_is(backend):
     plan = await planned(backend, SPEC)
-    assert "runs nothing" in (await backend.check(plan))[0].sentence
+    assert "nothing is launched" in (await backend.check(plan))[0].sentence
     assert "invented" in (await backend.doctor())[0].sentence
     with pytest.raises(BackendError, match="no processes"):
         await backend.exec(PodView("u", "p"), ["ls"])

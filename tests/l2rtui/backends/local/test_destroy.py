@@ -15,10 +15,11 @@ import pytest
 
 from l2rtui.backends.local import process_scan
 from l2rtui.backends.local import state_files as files
-from l2rtui.backends.local.records import RunStatus
+from l2rtui.backends.local.records import RunRecord, RunStatus
 from l2rtui.domain.receipt import DestroyProgress, Receipt
 from l2rtui.domain.workload import RestartPolicy
 from l2rtui.errors import NotFoundError, RefusedError
+from runtime.base import cgroups
 
 
 def assert_nothing_left(lab, receipt: Receipt) -> None:
@@ -35,6 +36,8 @@ async def test_a_run_is_destroyed_and_counted(lab):
     receipt = items[-1]
     # Record, supervisor, three pods; and the folder of sockets, if paths are short enough for one.
     assert receipt.objects in (5, 6)
+    assert dict(receipt.counted).items() >= {"run": 1, "supervisor": 1, "pod": 3}.items()
+    assert receipt.not_seen.startswith("what a daemon of this machine started for it")
     assert receipt.results_location == ""
     assert receipt.seconds < 2
     assert receipt.sentence.startswith("nothing left of run")
@@ -66,6 +69,17 @@ ESCAPES = {
     "two parents": "(env -i setsid bash -c '(setsid sleep {0} >/dev/null 2>&1 &)' &) ; exec sleep 600",
     "with a child": "(env -i setsid bash -c 'sleep {0} & sleep {0}; wait' &) ; exec sleep 600",
 }
+
+
+def may_make_groups() -> bool:
+    parent = cgroups._parent_of_runs()
+    return parent is not None and os.access(parent, os.W_OK) and os.access(parent / "cgroup.procs", os.W_OK)
+
+
+def pod_run_uid(lab):
+    return files.read(lab.folder().record, RunRecord).uid
+
+
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives orphans to a subreaper")
 
 
@@ -87,6 +101,22 @@ async def test_what_a_dead_supervisor_has_written_down_goes_too(lab):
     lab.kill_supervisor()
     assert_nothing_left(lab, await lab.destroy(grace_seconds=0.2))
     assert sleepers("4141.5") == []
+
+
+@pytest.mark.skipif(not may_make_groups(), reason="no control group may be created here")
+async def test_what_nobody_has_seen_go_astray_goes_too(lab):
+    # Its parent ends while no supervisor lives: no process of the run has a tag or a record of it.
+    escape = "env -i setsid sleep 4141.75 </dev/null >/dev/null 2>&1 & echo up; wait"
+    await lab.launch(lab.set(command=("bash", "-c", escape)))
+    await lab.until_line("up")
+    pod = await lab.pod(lambda pod: pod.ready)
+    group = cgroups.RunGroup.recorded(pod_run_uid(lab), lab.folder().cgroup.read_text())
+    lab.kill_supervisor()
+    os.kill(pod.pid, signal.SIGKILL)
+    await lab.until(lambda _: len(sleepers("4141.75")) == 1)
+    assert_nothing_left(lab, await lab.destroy(grace_seconds=0.2))
+    assert sleepers("4141.75") == []
+    assert not group.folder.exists()
 
 
 @linux

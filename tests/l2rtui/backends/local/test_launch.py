@@ -19,6 +19,7 @@ from l2rtui.domain.plan import LaunchPlan
 from l2rtui.domain.preflight import Severity
 from l2rtui.domain.workload import RestartPolicy
 from l2rtui.errors import BackendError, RefusedError
+from runtime.base.installation import install_hint
 
 
 async def drain(backend, plan):
@@ -157,7 +158,7 @@ async def test_check_names_what_a_plan_lacks(lab, monkeypatch):
     monkeypatch.setattr("l2rtui.backends.local.preflight._RUNTIME_NEEDS", ("torch_that_is_not_there",))
     findings = {finding.subject: finding for finding in await lab.backend.check(plan)}
     assert findings["l2r-runtime"].severity == "refusal"
-    assert "pip install 'l2rtui[runtime]'" in findings["l2r-runtime"].hint
+    assert findings["l2r-runtime"].hint == install_hint("runtime")
 
 
 @pytest.mark.parametrize(

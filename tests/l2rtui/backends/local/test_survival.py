@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -352,3 +354,17 @@ async def test_a_rotten_record_of_a_living_supervisor_can_be_destroyed(lab):
     assert receipt.left == ()
     assert not lab.processes()
     assert not lab.folder().path.exists()
+
+
+async def test_a_record_that_cannot_be_read_for_want_of_descriptors_is_no_damaged_one(lab):
+    await lab.launch(lab.set("sleep", "600"))
+    before = await lab.pod(lambda pod: pod.ready)
+    supervisor = lab.supervisor()
+    limit = resource.prlimit(supervisor.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(supervisor.pid, resource.RLIMIT_NOFILE, (0, limit[1]))
+    supervisor.send_signal(signal.SIGUSR1)
+    await asyncio.sleep(0.5)  # time for a round, after which nothing may have changed
+    resource.prlimit(supervisor.pid, resource.RLIMIT_NOFILE, limit)
+    await lab.backend.adopt("run")
+    assert list(lab.folder().path.glob("*.corrupt-*")) == []
+    assert (await lab.pod(lambda pod: pod.ready)).pid == before.pid

@@ -221,7 +221,7 @@ async def test_everything_that_changes_or_looks_further_is_refused(tmp_path):
     snapshot = await backend.snapshot()
     pod, run = learner(snapshot), next(iter(snapshot.runs.values()))
     replay = ReplayBackend(path)
-    with pytest.raises(NotFoundError, match="no log of the process before"):
+    with pytest.raises(NotFoundError, match="no log of a previous process"):
         await anext(replay.logs(pod, LogQuery(previous=True)))
     calls = (
         replay.check(LaunchPlan(())),

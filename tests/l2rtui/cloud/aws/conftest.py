@@ -9,8 +9,8 @@ from typing import Any
 import boto3
 import pytest
 from moto import mock_aws
-from moto.server import ThreadedMotoServer
 
+from tests.fakes.moto_server import moto_server
 from tests.l2rtui.cloud.aws.moto_repairs import repair
 
 REGION = "us-west-2"
@@ -32,11 +32,8 @@ def amazon(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Iterator[None]:
 def amazon_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The same behind a port, for separate programs; yields its address."""
     repair(monkeypatch)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with moto_server() as address:
+        yield address
 
 
 def settings(folder: Path) -> dict[str, str]:

@@ -11,7 +11,6 @@ from dataclasses import replace
 import boto3
 import msgspec
 import pytest
-from moto.server import ThreadedMotoServer
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.backends.queue_store import QueueStore
@@ -27,6 +26,7 @@ from l2rtui.services.history.store import HistoryStore
 from l2rtui.services.monitor import Monitor
 from l2rtui.services.queue.end_records import EndRecords
 from l2rtui.services.spec.spec_file import LaunchRequest
+from tests.fakes.moto_server import moto_server
 
 
 class Recorded(FakeBackend):
@@ -40,19 +40,16 @@ def url(request, tmp_path, monkeypatch):
     if request.param == "folder":
         yield str(tmp_path / "shared")
         return
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://{host}:{port}")
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setattr(place, "PLACE_SECONDS", 20.0)  # boto3 is imported during this, on a machine under load
-    client = boto3.client("s3")
-    client.create_bucket(Bucket="lab")
-    client.close()
-    yield "s3://lab/history"
-    server.stop()
+    with moto_server() as address:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", address)
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(name, "test")
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        monkeypatch.setattr(place, "PLACE_SECONDS", 20.0)  # boto3 is imported during this, on a machine under load
+        client = boto3.client("s3")
+        client.create_bucket(Bucket="lab")
+        client.close()
+        yield "s3://lab/history"
 
 
 def cluster(url):

@@ -13,7 +13,7 @@ import torch
 
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.augmentation import random_shift
-from runtime.rl.algos.configs import ImpalaConfig, PPOConfig
+from runtime.rl.algos.configs import ImpalaConfig, PPOConfig, SACConfig
 from runtime.rl.algos.impala import Impala
 from runtime.rl.algos.off_policy.sac import SAC
 from runtime.rl.algos.ppo import PPO, clipped_stats
@@ -121,3 +121,89 @@ def test_ppo_stops_its_epochs_at_the_divergence_that_was_asked_for():
     # One minibatch an epoch: the first has no divergence, so the second is the last.
     assert torch.equal(bound.tensors()["policy"], once.tensors()["policy"])
     assert not torch.equal(bound.tensors()["policy"], free.tensors()["policy"])
+
+
+ON_POLICY = {
+    "ppo": (PPO, PPOConfig(hidden=(16,), minibatch_size=32, epochs=1)),
+    "impala": (Impala, ImpalaConfig(hidden=(16,))),
+}
+
+
+@pytest.mark.parametrize("name", ON_POLICY)
+def test_a_large_eps_makes_the_first_step_of_adam_smaller_by_its_own_formula(name):
+    kind, config = ON_POLICY[name]
+    usual, damped = (kind(GAUSSIAN, replace(config, adam_eps=eps), 0) for eps in (1e-8, 1e3))
+    first = {part: usual.tensors()[part].clone() for part in ("policy", "value")}
+    for method in (usual, damped):
+        method.update(acted(method, 8, 4, 1))
+    for part, before in first.items():
+        # After one step the moments are g and g^2, so a step is lr g / (|g| + eps).
+        moved = (damped.tensors()[part] - before).abs()
+        mean = damped.tensors()[f"{part}.mean"].abs() / 0.1
+        assert torch.allclose(moved, config.lr * mean / (mean + 1e3), atol=1e-7), part
+        assert (usual.tensors()[part] - before).abs().max() > 0.5 * config.lr
+
+
+@pytest.mark.parametrize("name", ON_POLICY)
+def test_joint_clipping_shortens_both_gradients_by_the_same_factor(name):
+    kind, config = ON_POLICY[name]
+    # A value loss so heavy that its gradient fills the bound: the policy then steps by next to nothing of its own.
+    config = replace(config, value_cost=1e6, max_grad_norm=0.5)
+    moments = {}
+    for jointly in (False, True):
+        method = kind(GAUSSIAN, replace(config, joint_clipping=jointly), 0)
+        method.update(acted(method, 8, 4, 1))
+        moments[jointly] = [method.tensors()[f"{part}.mean"].norm().item() / 0.1 for part in ("policy", "value")]
+    policy, value = moments[False]
+    assert value == pytest.approx(0.5, rel=1e-3)
+    joint_policy, joint_value = moments[True]
+    assert joint_policy**2 + joint_value**2 == pytest.approx(0.25, rel=1e-3)
+    assert joint_policy < 1e-2 * policy
+
+
+@pytest.mark.parametrize("name", ON_POLICY)
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_shared_layers_are_trained_by_the_value_too_and_hold_one_trunk(name, precision):
+    kind, config = ON_POLICY[name]
+    apart = kind(GAUSSIAN, config, 0)
+    heavy, light = (
+        kind(GAUSSIAN, replace(config, shared_layers=True, value_cost=cost), 0, precision=precision)
+        for cost in (10.0, 1e-6)
+    )
+    # One layer of 16 weights and a bias is all that the value has of its own.
+    assert heavy.tensors()["value"].numel() == 17 < apart.tensors()["value"].numel()
+    assert torch.equal(heavy.policy_weights(), light.policy_weights())
+    for method in (heavy, light):
+        method.update(acted(method, 8, 4, 1))
+    assert not torch.equal(heavy.policy_weights(), light.policy_weights())
+
+
+def test_the_temperature_falls_by_equal_factors_to_its_end_and_is_not_learned():
+    config = replace(SMALL, init_alpha=1.0, alpha_lr=0.0, alpha_end=0.01, alpha_updates=4)
+    sac = SAC(SHAPE, config, 0)
+    alphas = [sac.update(make_batch(number)).floats()["alpha"] for number in range(6)]
+    assert alphas == pytest.approx([1.0, 10**-0.5, 0.1, 10**-1.5, 0.01, 0.01], rel=1e-4)
+    assert sac.anneals
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"alpha_end": 0.1}, "alpha_end and alpha_updates go together"),
+        ({"alpha_end": 0.1, "alpha_updates": 5}, "alpha_lr is 0.0003; with alpha_end"),
+    ],
+)
+def test_a_schedule_of_the_temperature_is_whole_or_refused(settings, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        SACConfig.read(settings)
+
+
+def test_without_entropy_in_the_target_the_critics_value_returns_alone():
+    batch = make_batch(1)
+
+    def target(alpha: float, *, is_paid: bool) -> torch.Tensor:
+        sac = SAC(SHAPE, replace(SMALL, entropy_in_target=is_paid), 0)
+        return sac._bellman_target(batch, batch, torch.tensor([alpha]))
+
+    assert torch.equal(target(5.0, is_paid=False), target(0.0, is_paid=True))
+    assert not torch.allclose(target(5.0, is_paid=False), target(5.0, is_paid=True))

@@ -14,13 +14,13 @@ from typing import Any
 import boto3
 import numpy as np
 import pytest
-from moto.server import ThreadedMotoServer
 
 from runtime.base import contract
 from runtime.base.atomic_files import ByteProgress
 from runtime.base.object_store import FolderStore, ObjectStore, StoreError, open_store
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints
 from runtime.rl.checkpoints.upload import Mirror, bring_newest
+from tests.fakes.moto_server import moto_server
 from tests.runtime.conftest import TINY, RunUnderTest
 
 Wait = Callable[..., Any]
@@ -30,11 +30,8 @@ PART = 5 * 1024 * 1024
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    found = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    found.start()
-    host, port = found.get_host_and_port()
-    yield f"http://{host}:{port}"
-    found.stop()
+    with moto_server() as address:
+        yield address
 
 
 @pytest.fixture(params=["folder", "s3"])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.actions.destroy import destroy
 from l2rtui.backends.kubernetes.actions.leaks import find
 from l2rtui.backends.kubernetes.actions.slot_leases import Claimant, SlotLeases, slots_by_device
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.domain.node import SlotId
+from l2rtui.domain.receipt import Receipt
 from tests.fakes.kubernetes_objects import Failure
 
 OURS = {labels.APP_MANAGED_BY: labels.MANAGED_BY}
@@ -75,6 +77,26 @@ async def test_a_claim_is_a_leak_when_its_run_is_gone_and_its_time_over(context,
     await leases.claim(slots_by_device({Claimant("q", "fresh", "ml"): [SlotId("n1", 0, 1)]}))
     await leases.claim(slots_by_device({Claimant("z", "far", "other"): [SlotId("n1", 0, 2)]}), seconds=-1.0)
     assert await reasons(context) == {"Lease/l2r-claim-n1-0": "claims slot n1/0.0, and its run is gone"}
+
+
+async def test_a_destroy_of_the_run_of_each_leak_removes_it_and_proves_that(context, server):
+    put(server, "ConfigMap", "l2r-r", "live")
+    put(server, "Pod", "bare", "live")  # its run lives: `kill` is for it
+    put(server, "Service", "s", "gone", annotations={labels.OWNER: "anna"})
+    leases = SlotLeases(context.api, "ml")
+    await leases.claim(slots_by_device({Claimant("r", "gone", "ml"): [SlotId("n1", 0, 0)]}), seconds=-1.0)
+    await leases.claim(slots_by_device({Claimant("q", "old", "ml"): [SlotId("n1", 0, 1)]}), seconds=-1.0)
+    runs = {leak.of.uid: leak.of for leak in await find(context) if leak.of}
+    assert {uid: (run.name, run.namespace) for uid, run in runs.items()} == {
+        "gone": ("r", "ml"),
+        "old": ("q", "ml"),
+    }
+    assert [leak.of.owner for leak in await find(context) if leak.kind == "Service"] == ["anna"]
+    receipts = []
+    for run in runs.values():
+        receipts += [item async for item in destroy(context, run, grace_seconds=1) if isinstance(item, Receipt)]
+    assert [(receipt.objects, receipt.left) for receipt in receipts] == [(2, ()), (1, ())]
+    assert await reasons(context) == {"Pod/bare": "no controller looks after it"}
 
 
 async def test_kinds_that_may_not_be_listed_are_left_out_but_pods_are_needed(context, server):

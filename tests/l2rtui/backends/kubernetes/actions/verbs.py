@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from l2rtui.backends.common import workdirs
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.api.resources import KINDS
@@ -29,7 +30,17 @@ from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.receipt import Receipt
 from l2rtui.domain.secret import Secret, SecretKind
 from l2rtui.domain.snapshot import PodView, RunView
-from l2rtui.domain.workload import Kind, Queue, QueueSystem, Resources, RestartPolicy, Role, RunSpec, SetSpec
+from l2rtui.domain.workload import (
+    Kind,
+    Queue,
+    QueueSystem,
+    Resources,
+    RestartPolicy,
+    Role,
+    RunSpec,
+    SetSpec,
+    Workdir,
+)
 from l2rtui.errors import BackendError, RefusedError
 from l2rtui.services import launcher
 from l2rtui.services.history.sharing import share
@@ -117,6 +128,7 @@ class Program:
         *names: str,
         wave: int = 0,
         queue: Queue | None = None,
+        workdir: Workdir | None = None,
         **settings: Any,
     ) -> LaunchPlan:
         """Return the plan of runs with a learner and workers; settings apply to the workers' pods."""
@@ -126,7 +138,8 @@ class Program:
             SetSpec("w", Role.WORKER, ("w",), replicas=3, restart=ALWAYS, resources=resources, pod=pod),
         )
         specs = tuple(
-            RunSpec(Kind.LEARNER_WORKERS, name, name, sets, image="i:1", queue=queue) for name in names or ("r",)
+            RunSpec(Kind.LEARNER_WORKERS, name, name, sets, image="i:1", queue=queue, workdir=workdir)
+            for name in names or ("r",)
         )
         snapshot = await self.backend.snapshot()
         uids = [uuid.uuid4().hex for _ in specs]
@@ -212,6 +225,8 @@ async def launch(program: Program) -> None:
         ("jobs", {"queue": JOB_SET}),
         ("waves", {"wave": 2}),
         ("claimed", {"mounts": (Mount("/data", claim="data"),)}),
+        ("code", {"workdir": own_code()}),
+        ("code-too", {"workdir": own_code()}),
     ):
         await program.launch(name, **special)
     first, second = await program.plan("first"), await program.plan("second")
@@ -221,6 +236,12 @@ async def launch(program: Program) -> None:
     server.hooks.append(_forgetting(server))
     with suppress(RefusedError):
         await program.launch("gone")
+
+
+def own_code() -> Workdir:
+    """Return own code that is stored on this machine."""
+    sha256, packed_bytes = workdirs.store(b"files")
+    return Workdir(".", sha256, packed_bytes=packed_bytes)
 
 
 def _forgetting(server: FullServer) -> Callable[[str, str, str], None]:

@@ -102,7 +102,7 @@ def judge(goal: Goal, run: RunView | None, pods: Sequence[PodView], reading: Ret
     if goal.condition is WaitCondition.DONE and is_done:
         return Verdict(WaitOutcome.REACHED, "has finished")
     if goal.condition is WaitCondition.RUNNING and _all_run(run, pods):
-        return Verdict(WaitOutcome.REACHED, "has finished" if is_done else f"all {len(pods)} pods run")
+        return Verdict(WaitOutcome.REACHED, "has finished" if is_done else f"{len(pods)}/{len(pods)} running")
     if (lost := lost_pod(run, pods)) is not None:
         sentence = f"{lost.name} {lost.status.sentence}"
         return Verdict(

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from l2rtui.backends.fake import FakeBackend
-from l2rtui.cli.run_waiting import Goal, ReturnReading, RunWaiter, WaitCondition, WaitOutcome, judge
 from l2rtui.domain.snapshot import PodView, RunView, SetView
 from l2rtui.domain.status import CRASH_LOOP, Phase
 from l2rtui.domain.workload import Role
+from l2rtui.services.run_waiting import Goal, ReturnReading, RunWaiter, WaitCondition, WaitOutcome, judge
 
 DEADLINE_SECONDS = 60.0
 RUN = RunView(
@@ -34,23 +34,23 @@ REACHED, OUT, WAITS = WaitOutcome.REACHED, WaitOutcome.OUT_OF_REACH, WaitOutcome
 @pytest.mark.parametrize(
     ("condition", "pods", "outcome", "reason"),
     [
-        ("running", (LEARNER, WORKER), REACHED, "all 2 pods run"),
+        ("running", (LEARNER, WORKER), REACHED, "2/2 running"),
         ("running", (LEARNER, WAITING), WAITS, "1 of 2 pods ready"),
-        ("running", (LEARNER, replace(WORKER, is_terminating=True)), WAITS, "all 2 pods run"),
+        ("running", (LEARNER, replace(WORKER, is_terminating=True)), WAITS, "2/2 running"),
         ("running", (OVER, WORKER), REACHED, "has finished"),
         ("running", (FAILED, WORKER), OUT, "r-learner-0 failed with exit 1"),
-        ("running", (CRASHES, WORKER), WAITS, "r-learner-0 fails again and again"),
-        ("running", (replace(CRASHES, restarts=3), WORKER), OUT, "r-learner-0 fails again and again, 3 restarts"),
-        ("done", (LEARNER, WORKER), WAITS, "all 2 pods run"),
+        ("running", (CRASHES, WORKER), WAITS, "r-learner-0 crash-looping"),
+        ("running", (replace(CRASHES, restarts=3), WORKER), OUT, "r-learner-0 crash-looping, 3 restarts"),
+        ("done", (LEARNER, WORKER), WAITS, "2/2 running"),
         ("done", (OVER, WORKER), REACHED, "has finished"),
         ("done", (FAILED, WORKER), OUT, "r-learner-0 failed with exit 1"),
         ("failed", (FAILED, WORKER), REACHED, "r-learner-0 failed with exit 1"),
         ("failed", (LEARNER, replace(WORKER, phase=Phase.FAILED, ready=False)), WAITS, "r-w-0 failed"),
         ("failed", (OVER, WORKER), OUT, "has finished"),
-        ("learned", (LEARNER, WORKER), WAITS, "all 2 pods run, return 40 of 60"),
+        ("learned", (LEARNER, WORKER), WAITS, "2/2 running, return 40 of 60"),
         ("learned", (OVER, WORKER), OUT, "has finished with a best return of 50"),
         ("learned", (FAILED, WORKER), OUT, "r-learner-0 failed with exit 1"),
-        ("gone", (LEARNER, WORKER), WAITS, "all 2 pods run"),
+        ("gone", (LEARNER, WORKER), WAITS, "2/2 running"),
     ],
 )
 def test_each_state_has_a_verdict_with_a_reason(condition, pods, outcome, reason):

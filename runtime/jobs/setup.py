@@ -1,0 +1,131 @@
+"""Command `l2r-runtime setup`: run the setup commands of a folder of own code once, then another command.
+
+The processes of a run start it together: one of them runs the commands, the others wait for it. A container has its
+own copy of the code and needs no such command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from runtime.base import bounded_json
+from runtime.base.atomic_files import write_atomic
+from runtime.base.cli_options import Commands, add_command, program
+from runtime.base.errors import FailedError, InterruptedWorkError, SetupError
+from runtime.base.file_lock import lock_folder
+from runtime.base.signals import Stop
+
+_TEXT: Final = """\
+run the setup commands of a folder of own code once, then a command
+Run commands in the working folder before the processes of a run, once for all of them.
+
+example:
+  l2r-runtime setup /srv/run/workdir '[["pip", "install", "-r", "requirements.txt"]]' -- python train.py
+
+FOLDER holds the marks of what is done; the output of the commands goes to this process's own. With PIP_TARGET set,
+pip installs there. A command that fails ends this process, and the next one tries again.
+Exit codes: the command's; 1 when a setup command failed; 143 when it was stopped before.
+"""
+_WAIT_SECONDS: Final = 3600.0
+_POLL_SECONDS: Final = 0.2
+_DONE, _FAILED = "setup.done", "setup.failed"
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the command and its options."""
+    usage = "l2r-runtime setup FOLDER COMMANDS -- COMMAND..."
+    add = add_command(commands, "setup", _TEXT, start, usage).add_argument
+    add("folder", metavar="FOLDER", help="folder of the marks")
+    add("setup", metavar="COMMANDS", help="JSON list of commands, each a list of its words")
+
+
+def start(options: argparse.Namespace, stop: Stop) -> int:
+    """Run the setup commands unless another process has, then replace this process by the command."""
+    if not options.command:
+        raise SetupError("setup needs a command: l2r-runtime setup FOLDER COMMANDS -- COMMAND")
+    try:
+        setup = bounded_json.decode(options.setup, list[list[str]])
+    except ValueError as error:
+        raise SetupError(f"COMMANDS is no list of commands: {error}") from error
+    set_up_once(Path(options.folder), setup, os.environ, stop)
+    sys.stdout.flush()  # exec drops buffered output
+    # By name, as without setup: `python` is the one of PATH.
+    argv = program(options.command) if options.command[0] == "l2r-runtime" else options.command
+    environ = {name: value for name, value in os.environ.items() if name != "PIP_TARGET"}
+    try:
+        os.execvpe(argv[0], argv, environ)  # noqa: S606  (without a shell on purpose)
+    except OSError as error:
+        raise FailedError(f"{argv[0]} cannot be started: {error}") from error
+
+
+def set_up_once(folder: Path, setup: Sequence[Sequence[str]], environ: Mapping[str, str], stop: Stop) -> None:
+    """Run setup commands in the working folder, unless they have been run.
+
+    Raises:
+        FailedError: One of them failed, here or in the process that this one waited for.
+        InterruptedWorkError: It was stopped.
+    """
+    began = time.time()
+    with lock_folder(folder, _WAIT_SECONDS, stop.is_set):
+        if stop.is_set():
+            raise InterruptedWorkError(f"setup: ended by {stop.reason}")
+        if (folder / _DONE).exists():
+            return
+        failed = folder / _FAILED
+        # Not once more for each process that has waited: all have the same reason.
+        if failed.exists() and failed.stat().st_mtime >= began:
+            raise FailedError(failed.read_text("utf-8", errors="replace"))
+        for command in setup:
+            if reason := _run(command, environ, stop):
+                write_atomic(failed, reason.encode("utf-8", "replace"))
+                raise FailedError(reason)
+        write_atomic(folder / _DONE, b"")
+
+
+def _run(command: Sequence[str], environ: Mapping[str, str], stop: Stop) -> str:
+    """Run a command and copy its output; return why it failed, otherwise an empty text."""
+    name, last = shlex.join(command), ""
+    print(f"setup: {name}", flush=True)
+    try:
+        process = subprocess.Popen(
+            command, env=dict(environ), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+    except (OSError, ValueError) as error:
+        return f"setup: {name} cannot be started: {getattr(error, 'strerror', None) or error}"
+    with process:
+        for line in _lines(process, stop):
+            print(line, flush=True)
+            last = line.strip() or last
+    if stop.is_set():
+        raise InterruptedWorkError(f"setup: ended by {stop.reason} during {name}")
+    return f"setup: {name} ended with exit code {process.returncode}: {last}" if process.returncode else ""
+
+
+def _lines(process: subprocess.Popen[bytes], stop: Stop) -> Iterator[str]:
+    """Yield the lines of a process's output until it has ended; end it once the stop flag is set."""
+    assert process.stdout is not None  # noqa: S101  (for the type checker)
+    rest = b""
+    while True:
+        if stop.is_set():
+            process.terminate()
+        # In steps: a read would not return for a signal to this process alone.
+        if not select.select([process.stdout], [], [], _POLL_SECONDS)[0]:
+            if process.poll() is not None:  # a process that it has left behind may hold its output open
+                return
+            continue
+        if not (block := os.read(process.stdout.fileno(), 65_536)):
+            if rest:
+                yield rest.decode("utf-8", "replace")
+            return
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            yield line.decode("utf-8", "replace").rstrip("\r")
