@@ -350,10 +350,8 @@ def whole(states: list[dict[str, Tensor]], count: int) -> dict[str, Tensor]:
             result[name] = torch.stack([state[name] for state in states]).sum(dim=0)
         elif name.startswith(_GENERATOR):
             result |= {f"{name}@{rank}": state[name] for rank, state in enumerate(states[1:], 1)}
-        elif count in first[name].shape:
-            # Environments have their copies in the first dimension or, (D, B), in the last.
-            axis = 0 if first[name].shape[0] == count else -1
-            result[name] = torch.cat([state[name] for state in states], dim=axis)
+        elif first[name].dim() and first[name].shape[_copies_axis(name)] == count:
+            result[name] = torch.cat([state[name] for state in states], dim=_copies_axis(name))
     return result
 
 
@@ -371,14 +369,16 @@ def part(state: Mapping[str, Tensor], rank: int, size: int, own: Mapping[str, Te
         elif name.startswith(_GENERATOR):
             result[name] = state.get(f"{name}@{rank}", tensor)
         else:
-            shape = own[name].shape if name in own else tensor.shape
-            axes = [
-                axis for axis, (all_, some) in enumerate(zip(tensor.shape, shape, strict=False)) if all_ != some
-            ]
-            is_shared = len(axes) == 1 and tensor.shape[axes[0]] == size * shape[axes[0]]
-            result[name] = tensor.chunk(size, dim=axes[0])[rank] if is_shared else tensor
+            axis = _copies_axis(name)
+            is_shared = tensor.dim() and name in own and tensor.shape[axis] == size * own[name].shape[axis]
+            result[name] = tensor.chunk(size, dim=axis)[rank] if is_shared else tensor
     if rank and f"{_GENERATOR}@{rank}" not in state and _GENERATOR in result:
         fresh = torch.Generator().manual_seed(int(result[_GENERATOR].long().sum()) * 1_000_003 + rank)
         result[_GENERATOR] = fresh.get_state()
         result[f"{_GENERATOR}.device"] = torch.tensor(list(b"cpu"), dtype=torch.uint8)
     return result
+
+
+def _copies_axis(name: str) -> int:
+    """Return the dimension of the copies in a state: the first in an environment of the user's, else the last."""
+    return 0 if name.startswith("env.") else -1

@@ -30,7 +30,7 @@ OWN: dict[str, Any] = {
 
 def copies(count: int) -> dict[str, torch.Tensor]:
     state = {
-        "position": torch.arange(count * 2.0).view(count, 2),
+        "env.position": torch.arange(count * 2.0).view(count, 2),
         "state": torch.arange(4.0 * count).view(4, count),
     }
     state["episodes"] = torch.arange(5.0)
@@ -61,16 +61,16 @@ def test_what_has_no_equal_shares_is_refused(changes: dict[str, Any], complaint:
 
 def test_a_state_of_four_ranks_is_that_of_one_and_fits_two() -> None:
     parts = [part(copies(8), rank, 4, copies(2)) for rank in range(4)]
-    assert [len(state["position"]) for state in parts] == [2, 2, 2, 2]
+    assert [len(state["env.position"]) for state in parts] == [2, 2, 2, 2]
     generators = [state["generator"] for state in parts]
     assert not torch.equal(generators[0], generators[1]), "two ranks draw different numbers"
     joined = whole(parts, 2)
-    for name in ("position", "state", "episodes", "generator"):
+    for name in ("env.position", "state", "episodes", "generator"):
         assert torch.equal(joined[name], copies(8)[name])
     again = [part(joined, rank, 4, copies(2)) for rank in range(4)]
     assert all(torch.equal(state["generator"], before) for state, before in zip(again, generators, strict=True))
     halves = [part(joined, rank, 2, copies(4)) for rank in range(2)]
-    assert torch.equal(torch.cat([state["position"] for state in halves]), joined["position"])
+    assert torch.equal(torch.cat([state["env.position"] for state in halves]), joined["env.position"])
     assert sum(state["episodes"].sum() for state in halves) == joined["episodes"].sum()
 
 
