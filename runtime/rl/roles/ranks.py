@@ -148,8 +148,8 @@ def share_of(plan: Plan, settings: Settings, count: int) -> tuple[Plan, Settings
 
 
 # --- a rank ------------------------------------------------------------------------------------------------
-class Command(IntEnum):
-    """What rank 0 tells the others to do next."""
+class RankCommand(IntEnum):
+    """Next step of all ranks, told by rank 0."""
 
     END = 0
     UPDATE = 1
@@ -178,16 +178,16 @@ class RankGroup:
             dist.all_reduce(total := value.clone())
         return total
 
-    def tell(self, command: Command) -> None:
+    def tell(self, command: RankCommand) -> None:
         """Rank 0: tell the others what to do."""
         with _lost_ranks():
             dist.broadcast(torch.tensor(int(command)), 0)
 
-    def told(self) -> Command:
+    def told(self) -> RankCommand:
         """Other ranks: wait for the next command."""
         with _lost_ranks():
             dist.broadcast(command := torch.tensor(0), 0)
-        return Command(int(command))
+        return RankCommand(int(command))
 
     def share_objects(self, value: Any) -> Any:
         """Return rank 0's value on all ranks."""
@@ -215,7 +215,7 @@ class RankGroup:
 
     def end(self) -> None:
         """Rank 0: let the other ranks end."""
-        self.tell(Command.END)
+        self.tell(RankCommand.END)
 
     def align(self, method: Algorithm, collector: DeviceCollector) -> None:
         """Give all ranks the networks of rank 0, and their part of the copies in its checkpoint."""
@@ -281,13 +281,13 @@ def follow(context: Context, group: RankGroup, console: Console) -> None:
         settings, plan, _seed(context, group), group.device, method.policy_weights, console.say
     )
     group.align(method, collector)
-    while (command := group.told()) is not Command.END:
+    while (command := group.told()) is not RankCommand.END:
         match command:
-            case Command.UPDATE:
+            case RankCommand.UPDATE:
                 team.update(RolloutBatch(**collector.collect()))
-            case Command.SAVE:
+            case RankCommand.SAVE:
                 group.gather(collector.live_state())
-            case Command.REPORT:
+            case RankCommand.REPORT:
                 group.sum(collector.taken_sums())
 
 
@@ -319,12 +319,12 @@ class LeadingCollector(DeviceCollector):
 
     def collect(self, *, at_random: bool = False) -> Columns:
         """Let all ranks take a rollout and learn from it; return this rank's."""
-        self._group.tell(Command.UPDATE)
+        self._group.tell(RankCommand.UPDATE)
         return super().collect(at_random=at_random)
 
     def live_state(self) -> dict[str, Tensor]:
         """Return the state of the copies of all ranks."""
-        self._group.tell(Command.SAVE)
+        self._group.tell(RankCommand.SAVE)
         return whole(self._group.gather(super().live_state()), self._count)
 
     def load_state(self, state: Mapping[str, Tensor]) -> list[str]:
@@ -334,7 +334,7 @@ class LeadingCollector(DeviceCollector):
 
     def taken_sums(self) -> Tensor:
         """Return the sums of all ranks, and begin again."""
-        self._group.tell(Command.REPORT)
+        self._group.tell(RankCommand.REPORT)
         return self._group.sum(super().taken_sums())
 
 
