@@ -258,8 +258,8 @@ def _start(options: argparse.Namespace, stop: Stop) -> int:
         from runtime.rl.roles import learner
 
         descriptors.raise_limit(has_reserve=True)
-        learner.run(context, folder, stop, Console())
-    elif options.role == "worker":
+        return learner.run(context, folder, stop, Console())
+    if options.role == "worker":
         from runtime.rl.roles import worker
 
         worker.run(context, stop, Console())

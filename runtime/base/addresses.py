@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
+import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -63,3 +66,13 @@ def whole_number(environ: Mapping[str, str], name: str) -> int:
     if not (value.isascii() and value.isdigit() and len(value) <= 18):
         raise SetupError(f"{name} is {value!r}; it must be a whole number from 0")
     return int(value)
+
+
+def keep_to_loopback(address: str) -> None:
+    """Make the ranks of a job on one machine listen on loopback only; `address` is the node's."""
+    # By default Gloo and NCCL use the interface of the host's name, which other machines can reach, and they do not
+    # authenticate connections.
+    loopback = next((name for _, name in socket.if_nameindex() if name in {"lo", "lo0"}), "")
+    if loopback and ipaddress.ip_address(address).is_loopback:
+        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            os.environ.setdefault(variable, loopback)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
-import os
-import socket
 from dataclasses import fields
 from typing import Any, Final
 
@@ -36,16 +33,6 @@ def sharing(processes: int, gpus: int) -> str:
         f"{processes} processes for {gpus} GPU{'s' * (gpus > 1)}: NCCL takes one process for each GPU; "
         f"leave --nproc-per-node out, or train with --device cpu"
     )
-
-
-def keep_to_loopback(address: str) -> None:
-    """Make the ranks of a job on one machine listen on loopback only; `address` is the node's."""
-    # By default Gloo and NCCL use the interface of the host's name, which other machines can reach, and they do not
-    # authenticate connections.
-    loopback = next((name for _, name in socket.if_nameindex() if name in {"lo", "lo0"}), "")
-    if loopback and ipaddress.ip_address(address).is_loopback:
-        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-            os.environ.setdefault(variable, loopback)
 
 
 def run_program(handler: RendezvousHandler, plan: ElasticPlan, processes: int, log_folder: str) -> None:

@@ -22,6 +22,7 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from runtime.base import contract
+from runtime.base.addresses import keep_to_loopback
 from runtime.base.errors import FailedError, first_line
 from runtime.base.metrics import Console, record
 from runtime.base.signals import Stop
@@ -47,7 +48,7 @@ def run(plan: ElasticPlan, stop: Stop, console: Console) -> int:
     if stop.is_set():
         return contract.EXIT_INTERRUPTED
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    launch.keep_to_loopback(plan.local_address)
+    keep_to_loopback(plan.local_address)
     # Changes of membership are normal here, and torch warns about each.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.ERROR)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -165,9 +165,13 @@ class DeviceCollector:
 
     def metric_fields(self) -> dict[str, Any]:
         """Return statistics of the episodes since the last call: one copy from the device per record."""
-        sums = self._sums.tolist()
+        return self._episodes.fields(self.taken_sums().tolist())
+
+    def taken_sums(self) -> Tensor:
+        """Return the sums over the episodes since the last call."""
+        sums = self._sums.clone()
         self._sums.zero_()
-        return self._episodes.fields(sums)
+        return sums
 
 
 class EpisodeMeans:

@@ -6,11 +6,13 @@ record contains the share of time that it waited, `idle_share`.
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -56,6 +58,10 @@ from runtime.rl.roles.remote_inference import remote_inference
 from runtime.rl.roles.run_watch import RunWatch, watch_of
 from runtime.rl.settings import Settings
 
+if TYPE_CHECKING:
+    from runtime.rl.algos.plan import Plan
+    from runtime.rl.roles.ranks import RankGroup
+
 WAIT_SECONDS: Final = 0.2
 """Longest wait for data, and therefore for the reaction to a signal."""
 FAREWELL_SECONDS: Final = (2.0, 5.0)
@@ -70,12 +76,41 @@ LOCK_SECONDS: Final = 5.0
 """Longest wait for the folder's lock, which the previous learner may still hold."""
 
 
-def run(context: Context, folder: Path, stop: Stop, console: Console) -> None:
+def run(context: Context, folder: Path, stop: Stop, console: Console) -> int:
     """Train until a limit in the settings is reached or `stop` is set; writes checkpoints and records to `folder`.
+
+    Returns the exit code. For several ranks this process starts them, and each calls this again.
 
     Raises SetupError, EndpointError, FailedError, NotFiniteError, BlockingIOError and OSError, with a sentence for
     the user.
     """
+    if context.settings.devices > 1 and context.settings.collect == "device":
+        return _run_ranks(context, folder, stop, console)
+    _run(context, folder, stop, console, None)
+    return contract.EXIT_DONE
+
+
+def _run_ranks(context: Context, folder: Path, stop: Stop, console: Console) -> int:
+    # Imported here: torch's launcher costs a second, and a learner alone does without it.
+    from runtime.rl.roles import ranks
+
+    if ranks.are_wanted(context):
+        return ranks.launch(context, [sys.executable, "-m", "runtime", "learner"], stop, console)
+    try:
+        with ranks.joined(_device(context.settings)) as group:
+            if group is not None and group.rank:
+                with device_failures():
+                    ranks.follow(context, group, console)
+            else:
+                _run(context, folder, stop, console, group)
+    except ranks.RankLostError as error:
+        console.say(str(error))
+        sys.stdout.flush()
+        os._exit(ranks.EXIT_RANK_LOST)  # at once: the others wait for the new start
+    return contract.EXIT_DONE
+
+
+def _run(context: Context, folder: Path, stop: Stop, console: Console, group: RankGroup | None) -> None:
     with device_failures(), ExitStack() as stack:
         # Binding an ipc endpoint removes the socket file of a live learner, so its folder is locked as well.
         for locked in {folder, context.endpoint.folder or folder}:
@@ -86,7 +121,7 @@ def run(context: Context, folder: Path, stop: Stop, console: Console) -> None:
         watch = watch_of(context, folder, console.say)
         stack.callback(watch.close)
         stack.enter_context(watch.reporting())
-        learner = Learner(context, folder, console, watch)
+        learner = Learner(context, folder, console, watch, group)
         stack.callback(learner.close)
         learner.loop(stop)
 
@@ -94,39 +129,39 @@ def run(context: Context, folder: Path, stop: Stop, console: Console) -> None:
 class Learner:
     """State and loop of the learner process."""
 
-    def __init__(self, context: Context, folder: Path, console: Console, watch: RunWatch) -> None:
+    def __init__(
+        self, context: Context, folder: Path, console: Console, watch: RunWatch, group: RankGroup | None = None
+    ) -> None:
         settings = context.settings
         self._watch = watch
-        self._settings = settings
-        self._folder = folder
-        self._console = console
-        self._context = context
+        self._settings, self._folder = settings, folder
+        self._console, self._context, self._group = console, context, group
         self._status: StatusServer | None = None
         # Torch would use every core, including those of the workers on this machine.
         torch.set_num_threads(context.threads)
         torch.manual_seed(context.seed)
 
         plan = self._plan = plan_of(settings)
-        devices = _devices(settings)
+        devices = _devices(settings) if group is None else [group.device]
+        own_plan, own_settings = (plan, settings) if group is None else group.share(plan, settings)
         self._device = devices[0]
         self._usage = DeviceMeter(devices)
         try:
-            self._team = assemble(plan, settings, context.seed, devices)
+            self._team = assemble(own_plan, own_settings, context.seed, devices)
         except ValueError as error:
             raise SetupError(f"{contract.ENV_CONFIG}: {error}") from error
         self._method = self._team.members[0]
-        self._experience = Experience(plan, settings, context.seed, self._device, console.say)
+        self._experience = Experience(own_plan, own_settings, context.seed, self._device, console.say)
         self._store = self._experience.store
-        self._collector: DeviceCollector | None = None
-        if settings.collect == "device":
-            weights = self._method.policy_weights
-            self._collector = DeviceCollector(settings, plan, context.seed, self._device, weights, console.say)
+        self._collector = self._make_collector(own_plan, own_settings)
         checkpoints = Checkpoints(folder / "checkpoints", settings.checkpoints_kept)
         self._mirror = self._fetch_checkpoint(folder / "checkpoints", checkpoints)
         self._counters, accounts = self._resume(checkpoints)
         self._has_saved = bool(checkpoints.names())
         """There is a checkpoint to go on from."""
         is_given = self._begin_with_policy()
+        if group is not None and self._collector is not None:
+            group.align(self._method, self._collector)
         self._has_policy = is_given or self._plan.is_on_policy or self._counters.policy_version > 0
         """True if a policy is published before the first update; off-policy methods start with random actions."""
         if self._keeps_version:
@@ -173,6 +208,16 @@ class Learner:
         self._priorities = LatePriorities(self._set_priorities)
         self._stats: Stats | None = None
         self._began = self._saved = time.monotonic()
+
+    def _make_collector(self, plan: Plan, settings: Settings) -> DeviceCollector | None:
+        """Return the learner's own copies of the environment; None if workers collect."""
+        context, console = self._context, self._console
+        if self._group is not None:
+            return self._group.leading_collector(context, settings, plan, self._method, console)
+        if settings.collect != "device":
+            return None
+        weights = self._method.policy_weights
+        return DeviceCollector(settings, plan, context.seed, self._device, weights, console.say)
 
     def _fetch_checkpoint(self, folder: Path, checkpoints: Checkpoints) -> Mirror | None:
         """Fetch the first checkpoint from an object store; return the uploader for later ones, if configured.
@@ -302,6 +347,8 @@ class Learner:
         self._record()
         self._checkpoint()
         self._saver.wait()
+        if self._group is not None:
+            self._group.end()
         if end is not None:
             counts = {"env_steps": self._counters.env_steps, "updates": self._counters.updates}
             self._console.record(self._watch.finish(end, counts))

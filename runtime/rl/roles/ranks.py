@@ -1,0 +1,384 @@
+"""Ranks of a learner that collects on its devices: one process for each device, with its share of copies and batch.
+
+The learner's process starts them with torch's launcher, and starts them again from the newest checkpoint when one
+is lost. Rank 0 is the learner: it has the exchange, records and checkpoints, and tells the others each step. All
+ranks start with its networks and step by the mean of their gradients, so their networks stay equal (Li et al. 2020,
+arXiv:2006.15704). Gloo sums on CPUs and NCCL on GPUs, there inside the captured update.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from datetime import timedelta
+from enum import IntEnum
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import FileStore  # type: ignore[attr-defined]
+
+from runtime.base import contract
+from runtime.base.addresses import keep_to_loopback
+from runtime.base.errors import FailedError, SetupError
+from runtime.base.metrics import Console
+from runtime.base.processes import exponential_delay, shell_exit_code, signal_at_end_of
+from runtime.base.signals import Stop
+from runtime.rl.algos.algorithm import Algorithm
+from runtime.rl.algos.configs import PPOConfig
+from runtime.rl.algos.data_parallel import assemble
+from runtime.rl.algos.method_config import RolloutConfig
+from runtime.rl.algos.plan import Plan
+from runtime.rl.buffers.rollout_buffer import RolloutBatch
+from runtime.rl.roles.device_collector import Columns, DeviceCollector
+from runtime.rl.roles.launch_context import Context, plan_of
+from runtime.rl.settings import Settings
+
+STORE_VARIABLE: Final = "L2R_RANK_STORE"
+"""File through which the ranks of one start find each other; set by the launching process."""
+EXIT_RANK_LOST: Final = 75
+"""Exit code of a rank that lost another one (EX_TEMPFAIL of sysexits.h)."""
+GROUP_SECONDS: Final = 300.0
+"""Longest time of a collective operation: a rank may compile its step first. The end of a rank is noticed at
+once.
+"""
+SHUTDOWN_SECONDS: Final = 15
+"""Longest time from a signal until rank 0 has written its last checkpoint."""
+LOOPBACK: Final = "127.0.0.1"
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 15.0
+GOOD_SECONDS: Final = 60.0
+"""A start that lasted longer than this begins a new series of pauses."""
+_GENERATOR: Final = "generator"
+_EPISODES: Final = "episodes"
+
+
+class RankLostError(FailedError):
+    """Another rank has ended, so this one cannot continue either."""
+
+
+def are_wanted(context: Context) -> bool:
+    """Return True if this learner is to start ranks: it collects by itself, on-policy, for several devices."""
+    settings = context.settings
+    is_alone = settings.devices == 1 or settings.collect != "device" or STORE_VARIABLE in os.environ
+    return not is_alone and plan_of(settings).is_on_policy
+
+
+# --- the launching process ---------------------------------------------------------------------------------
+def launch(context: Context, argv: list[str], stop: Stop, console: Console) -> int:
+    """Run the ranks until the learner is done; return its exit code. ``argv`` starts one rank."""
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    count = context.settings.devices
+    share_of(plan_of(context.settings), context.settings, count)  # before any process starts
+    keep_to_loopback(LOOPBACK)
+    # A TCP store would accept connections of every user of this machine; the ranks meet in a private folder.
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    for name in ("", ".agent.server.api"):  # it says with a traceback what is said below in a line
+        logging.getLogger(f"torch.distributed.elastic{name}").setLevel(logging.CRITICAL)
+    # The launcher of torch before 2.12 lacks this setting, and waits for 30 seconds.
+    has_grace = any(field.name == "shutdown_timeout" for field in fields(LaunchConfig))
+    grace: dict[str, Any] = {"shutdown_timeout": SHUTDOWN_SECONDS} if has_grace else {}
+    failures = 0
+    with tempfile.TemporaryDirectory(prefix="l2r-ranks-") as folder:
+        start = 0
+        while not stop.is_set():
+            os.environ[STORE_VARIABLE] = f"{folder}/group-{start}"
+            config = LaunchConfig(
+                min_nodes=1,
+                max_nodes=1,
+                nproc_per_node=count,
+                run_id=f"{context.run_id}-{start}",
+                rdzv_backend="c10d",
+                rdzv_endpoint=f"{folder}/store-{start}",
+                rdzv_configs={"store_type": "file"},
+                max_restarts=0,  # torch's count is over the whole life of a node
+                monitor_interval=0.1,
+                logs_specs=DefaultLogsSpecs(log_dir=f"{folder}/logs"),
+                local_addr=LOOPBACK,
+                **grace,
+            )
+            began = time.monotonic()
+            try:
+                elastic_launch(config, argv[0])(*argv[1:])
+            except SignalException:
+                return contract.EXIT_DONE
+            except ChildFailedError as error:
+                codes = {rank: failure.exitcode for rank, failure in sorted(error.failures.items())}
+                final = [code for code in codes.values() if code > 0 and code != EXIT_RANK_LOST]
+                if final:
+                    return final[0]
+                failures = 1 if time.monotonic() - began > GOOD_SECONDS else failures + 1
+                ended = ", ".join(f"rank {rank} with code {shell_exit_code(code)}" for rank, code in codes.items())
+                console.say(f"ended: {ended}; all {count} ranks start again from the newest checkpoint")
+                time.sleep(exponential_delay(failures, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS))
+                start += 1
+                continue
+            return contract.EXIT_DONE
+    return contract.EXIT_DONE
+
+
+def share_of(plan: Plan, settings: Settings, count: int) -> tuple[Plan, Settings]:
+    """Return plan and settings of one of ``count`` ranks: an equal share of copies, batch and minibatches.
+
+    Raises SetupError if there is none.
+    """
+    config = plan.config
+    assert isinstance(config, RolloutConfig)  # noqa: S101  (what learns on-policy)
+    sizes = {"num_envs": settings.num_envs}
+    if isinstance(config, PPOConfig):
+        sizes["minibatch_size"] = config.minibatch_size
+    for name, size in sizes.items():
+        if size % count:
+            raise SetupError(
+                f"{contract.ENV_CONFIG}: devices is {count} and {name} {size}, which has not so many equal parts"
+            )
+    config = replace(config, batch_steps=config.batch_steps // count)
+    if isinstance(config, PPOConfig):
+        config = replace(config, minibatch_size=config.minibatch_size // count)
+    return replace(plan, config=config), replace(settings, num_envs=settings.num_envs // count, devices=1)
+
+
+# --- a rank ------------------------------------------------------------------------------------------------
+class RankCommand(IntEnum):
+    """Next step of all ranks, told by rank 0."""
+
+    END = 0
+    UPDATE = 1
+    """Collect a rollout and learn from it."""
+    SAVE = 2
+    REPORT = 3
+
+
+class RankGroup:
+    """Connection of one rank to the others. Every method raises RankLostError if another rank has ended."""
+
+    def __init__(self, rank: int, size: int, device: str) -> None:
+        self.rank, self.size, self.device = rank, size, device
+
+    def mean(self, value: Tensor) -> Tensor:
+        """Return the mean of a tensor over all ranks; ``value`` may be overwritten."""
+        # A view belongs to a tensor that is used further; gradients are tensors of their own.
+        total = value.clone() if value._base is not None else value  # noqa: SLF001
+        with _lost_ranks():
+            dist.all_reduce(total)
+        return total.div_(self.size)
+
+    def sum(self, value: Tensor) -> Tensor:
+        """Return the sum of a tensor over all ranks."""
+        with _lost_ranks():
+            dist.all_reduce(total := value.clone())
+        return total
+
+    def tell(self, command: RankCommand) -> None:
+        """Rank 0: tell the others what to do."""
+        with _lost_ranks():
+            dist.broadcast(torch.tensor(int(command)), 0)
+
+    def told(self) -> RankCommand:
+        """Other ranks: wait for the next command."""
+        with _lost_ranks():
+            dist.broadcast(command := torch.tensor(0), 0)
+        return RankCommand(int(command))
+
+    def share_objects(self, value: Any) -> Any:
+        """Return rank 0's value on all ranks."""
+        with _lost_ranks():
+            dist.broadcast_object_list(values := [value], 0)
+        return values[0]
+
+    def gather(self, state: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+        """Return the states of all ranks at rank 0, on the CPU; an empty list elsewhere."""
+        own = {name: tensor.detach().cpu() for name, tensor in state.items()}
+        states: list[Any] = [None] * self.size
+        with _lost_ranks():
+            dist.gather_object(own, states if self.rank == 0 else None, 0)
+        return states if self.rank == 0 else []
+
+    def share(self, plan: Plan, settings: Settings) -> tuple[Plan, Settings]:
+        """Return plan and settings of one rank."""
+        return share_of(plan, settings, self.size)
+
+    def leading_collector(
+        self, context: Context, settings: Settings, plan: Plan, method: Algorithm, console: Console
+    ) -> DeviceCollector:
+        """Return rank 0's collector."""
+        return LeadingCollector(self, context, settings, plan, method, console)
+
+    def end(self) -> None:
+        """Rank 0: let the other ranks end."""
+        self.tell(RankCommand.END)
+
+    def align(self, method: Algorithm, collector: DeviceCollector) -> None:
+        """Give all ranks the networks of rank 0, and their part of the copies in its checkpoint."""
+        own = (method.state(), dict(collector.copies)) if isinstance(collector, LeadingCollector) else None
+        state, copies = self.share_objects(own)
+        if self.rank:
+            method.load_state(state)
+            if copies:
+                collector.load_state(part(copies, self.rank, self.size, collector.live_state()))
+            for generator in method.generators().values():
+                # A function of rank and update: a resumed run draws other numbers than its first part did.
+                generator.manual_seed(((generator.initial_seed() + self.rank) * 1_000_003 + method.updates) % 2**63)
+        method.mean = self.mean
+
+
+@contextmanager
+def _lost_ranks() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise RankLostError("another rank has ended or does not answer") from error
+
+
+@contextmanager
+def joined(device: str) -> Iterator[RankGroup | None]:
+    """Join the group of the launching process; None if this process is not a rank."""
+    if (path := os.environ.get(STORE_VARIABLE)) is None:
+        yield None
+        return
+    signal_at_end_of(os.getppid(), signal.SIGKILL)
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if rank:  # only rank 0 reacts to a signal: it has the last checkpoint to write, and ends the others
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+    is_gpu = device == "cuda"
+    if is_gpu:
+        local = int(os.environ["LOCAL_RANK"])
+        if local >= torch.cuda.device_count():
+            raise SetupError(f"devices is {size} and this learner sees {torch.cuda.device_count()} GPUs")
+        device = f"cuda:{local}"
+        torch.cuda.set_device(local)
+    with _lost_ranks():
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if is_gpu else "gloo",
+            store=FileStore(path, size),
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=GROUP_SECONDS),
+        )
+    yield RankGroup(rank, size, device)
+    # Not after an error: with a rank lost this would wait for it.
+    dist.destroy_process_group()
+
+
+def follow(context: Context, group: RankGroup, console: Console) -> None:
+    """Collect and learn as rank 0 tells, until the end."""
+    plan, settings = share_of(plan_of(context.settings), context.settings, group.size)
+    torch.set_num_threads(context.threads)
+    torch.manual_seed(context.seed + group.rank)
+    team = assemble(plan, settings, context.seed, [group.device])
+    (method,) = team.members
+    collector = DeviceCollector(
+        settings, plan, _seed(context, group), group.device, method.policy_weights, console.say
+    )
+    group.align(method, collector)
+    while (command := group.told()) is not RankCommand.END:
+        match command:
+            case RankCommand.UPDATE:
+                team.update(RolloutBatch(**collector.collect()))
+            case RankCommand.SAVE:
+                group.gather(collector.live_state())
+            case RankCommand.REPORT:
+                group.sum(collector.taken_sums())
+
+
+def _seed(context: Context, group: RankGroup) -> int:
+    return context.seed + 1_000_003 * group.rank
+
+
+class LeadingCollector(DeviceCollector):
+    """Collector of rank 0, which stands for those of all ranks: its steps, states and figures are theirs."""
+
+    def __init__(
+        self,
+        group: RankGroup,
+        context: Context,
+        settings: Settings,
+        plan: Plan,
+        method: Algorithm,
+        console: Console,
+    ) -> None:
+        super().__init__(settings, plan, _seed(context, group), group.device, method.policy_weights, console.say)
+        self._group = group
+        self.copies: Mapping[str, Tensor] = {}
+        """State of all copies in the checkpoint from which the run resumed."""
+
+    @property
+    def transitions(self) -> int:
+        """Number of env steps of one rollout of all ranks."""
+        return super().transitions * self._group.size
+
+    def collect(self, *, at_random: bool = False) -> Columns:
+        """Let all ranks take a rollout and learn from it; return this rank's."""
+        self._group.tell(RankCommand.UPDATE)
+        return super().collect(at_random=at_random)
+
+    def live_state(self) -> dict[str, Tensor]:
+        """Return the state of the copies of all ranks."""
+        self._group.tell(RankCommand.SAVE)
+        return whole(self._group.gather(super().live_state()), self._count)
+
+    def load_state(self, state: Mapping[str, Tensor]) -> list[str]:
+        """Continue with this rank's part of a whole state."""
+        self.copies = state
+        return super().load_state(part(state, 0, self._group.size, super().live_state()))
+
+    def taken_sums(self) -> Tensor:
+        """Return the sums of all ranks, and begin again."""
+        self._group.tell(RankCommand.REPORT)
+        return self._group.sum(super().taken_sums())
+
+
+def whole(states: list[dict[str, Tensor]], count: int) -> dict[str, Tensor]:
+    """Return one state of the parts of all ranks, each of ``count`` copies.
+
+    It is that of a single rank with all copies, and the generators of the others.
+    """
+    first = states[0]
+    result = dict(first)
+    for name in first:
+        if name == _EPISODES:
+            result[name] = torch.stack([state[name] for state in states]).sum(dim=0)
+        elif name.startswith(_GENERATOR):
+            result |= {f"{name}@{rank}": state[name] for rank, state in enumerate(states[1:], 1)}
+        elif first[name].dim() and first[name].shape[_copies_axis(name)] == count:
+            result[name] = torch.cat([state[name] for state in states], dim=_copies_axis(name))
+    return result
+
+
+def part(state: Mapping[str, Tensor], rank: int, size: int, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return one rank's part of a whole state, whatever number of ranks has saved it.
+
+    ``own`` is the rank's present state, whose shapes it takes.
+    """
+    result = {}
+    for name, tensor in state.items():
+        if "@" in name:
+            continue
+        if name == _EPISODES:
+            result[name] = tensor if rank == 0 else torch.zeros_like(tensor)
+        elif name.startswith(_GENERATOR):
+            result[name] = state.get(f"{name}@{rank}", tensor)
+        else:
+            axis = _copies_axis(name)
+            is_shared = tensor.dim() and name in own and tensor.shape[axis] == size * own[name].shape[axis]
+            result[name] = tensor.chunk(size, dim=axis)[rank] if is_shared else tensor
+    if rank and f"{_GENERATOR}@{rank}" not in state and _GENERATOR in result:
+        fresh = torch.Generator().manual_seed(int(result[_GENERATOR].long().sum()) * 1_000_003 + rank)
+        result[_GENERATOR] = fresh.get_state()
+        result[f"{_GENERATOR}.device"] = torch.tensor(list(b"cpu"), dtype=torch.uint8)
+    return result
+
+
+def _copies_axis(name: str) -> int:
+    """Return the dimension of the copies in a state: the first in an environment of the user's, else the last."""
+    return 0 if name.startswith("env.") else -1
