@@ -28,7 +28,7 @@ from l2rtui.backends.kubernetes.rights import TABLE, RoleScope
 from l2rtui.cli.argument_parser import Parser
 from l2rtui.cli.examples import EXAMPLES, PAGES
 from l2rtui.cli.parser import VERBS, app_parser, verb_parser
-from l2rtui.config import _FILE_ONLY, PREFIX, Settings
+from l2rtui.config import FILE_ONLY, PREFIX, Settings
 from runtime.base import contract
 from runtime.exchange.status_server import _GAUGES, _PEER_GAUGES
 
@@ -133,7 +133,8 @@ def configuration() -> Iterator[str]:
     yield "The settings of l2rtui itself. Settings of the training are [on a page of their own](settings.md).\n"
     yield "A setting comes from an option, a variable, the settings file, or its default, in this order."
     yield "The file is `~/.config/l2rtui/config.toml`; `$L2RTUI_CONFIG` or `--config` names another."
-    yield "`l2rtui config check` names every mistake in it. [Keys](keys.md#other-keys) and tables of one context,"
+    yield "`l2rtui config show` prints every setting with its value and source, and `l2rtui config check` names"
+    yield "every mistake. [Keys](keys.md#other-keys) and tables of one context,"
     yield "`[context.NAME]`, are [described with the keys](keys.md#settings-by-context).\n"
     yield '```toml\nbackend = "kubernetes"\nnamespaces = ["lab"]\nslots_per_gpu = 4\n'
     yield '[limits]\nwall = "12h"\n```\n'
@@ -141,7 +142,7 @@ def configuration() -> Iterator[str]:
     yield "## Settings\n\n| setting | variable | values | meaning |\n| --- | --- | --- | --- |"
     meanings = dict(attribute_lines(Settings))
     for setting in fields(Settings):
-        variable = "" if setting.name in _FILE_ONLY else f"`{PREFIX}{setting.name.upper()}`"
+        variable = "" if setting.name in FILE_ONLY else f"`{PREFIX}{setting.name.upper()}`"
         yield f"| `{setting.name}` | {variable} | {cell(values_of(setting))} | {cell(meanings[setting.name])} |"
     yield "\n## Variables that l2rtui reads\n\n| variable | meaning |\n| --- | --- |"
     for name, meaning in VARIABLES.items():
