@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import inspect
 import re
 import textwrap
@@ -74,6 +75,7 @@ def json_page() -> str:
     return (DOCS / "json.md").read_text("utf-8")
 
 
+@functools.cache
 def common_options() -> set[str]:
     """Return the options that the app and every verb take."""
     parsers = [app_parser(), *(verb_parser(verb) for verb in VERBS.values())]
@@ -307,6 +309,7 @@ PAGES_MADE: Final[dict[str, Callable[[], Iterator[str]]]] = {
 }
 
 
+@functools.cache
 def page(name: str) -> str:
     """Return a page as Markdown."""
     return "\n".join(PAGES_MADE[name]()).rstrip() + "\n"
