@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import inspect
 import re
 import textwrap
@@ -74,6 +75,7 @@ def json_page() -> str:
     return (DOCS / "json.md").read_text("utf-8")
 
 
+@functools.cache
 def common_options() -> set[str]:
     """Return the options that the app and every verb take."""
     parsers = [app_parser(), *(verb_parser(verb) for verb in VERBS.values())]
@@ -133,7 +135,8 @@ def configuration() -> Iterator[str]:
     yield "The settings of l2rtui itself. Settings of the training are [on a page of their own](settings.md).\n"
     yield "A setting comes from an option, a variable, the settings file, or its default, in this order."
     yield "The file is `~/.config/l2rtui/config.toml`; `$L2RTUI_CONFIG` or `--config` names another."
-    yield "`l2rtui config check` names every mistake in it. [Keys](keys.md#other-keys) and tables of one context,"
+    yield "`l2rtui config show` prints every setting with its value and source, and `l2rtui config check` names"
+    yield "every mistake. [Keys](keys.md#other-keys) and tables of one context,"
     yield "`[context.NAME]`, are [described with the keys](keys.md#settings-by-context).\n"
     yield '```toml\nbackend = "kubernetes"\nnamespaces = ["lab"]\nslots_per_gpu = 4\n'
     yield '[limits]\nwall = "12h"\n```\n'
@@ -306,6 +309,7 @@ PAGES_MADE: Final[dict[str, Callable[[], Iterator[str]]]] = {
 }
 
 
+@functools.cache
 def page(name: str) -> str:
     """Return a page as Markdown."""
     return "\n".join(PAGES_MADE[name]()).rstrip() + "\n"
