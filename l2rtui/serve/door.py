@@ -79,7 +79,7 @@ class _Door(asyncio.Protocol):
             return
         if self._strangers.guard.has_session(bytes(self._head[:end])):
             self._forget()
-        # One without the cookie stays among the strangers, and is cut off when its time is over.
+        # A connection without the cookie is closed when its time is over.
         handler: Any = self._strangers.make_handler()
         transport.set_protocol(handler)
         handler.connection_made(transport)

@@ -81,6 +81,6 @@ def end_process(code: int, seconds: float = END_SECONDS) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # a closed pipe: nobody reads it
             stream.flush()
-    # A daemon: it goes on while the interpreter waits for threads that are none, and for hooks.
+    # A daemon thread: it also runs while the interpreter waits for hooks and other threads.
     threading.Thread(target=force, name="end", daemon=True).start()
     sys.exit(code)

@@ -54,7 +54,7 @@ def check_plan(root: StateFolder, plan: LaunchPlan) -> tuple[Finding, ...]:
     with tempfile.TemporaryDirectory(prefix="l2r-") as folder:
         try:
             findings.extend(_runnable(plan, Path(folder)))
-        except BackendError:  # a workdir that is not stored any more: the preflight of every backend refuses it
+        except BackendError:  # a workdir that was removed from the store: the preflight of every backend refuses it
             pass
     findings.extend(_unsupported(root, plan))
     findings.extend(
@@ -225,7 +225,7 @@ def _tried_settings(spec: RunSpec, path: str, cwd: str) -> Finding:
     stepping = _stepping_set(spec)
     env = {
         **clean_environ(),
-        # What an environment may read of its launch. Not the run's own name: it may write files under it.
+        # Variables that an environment may read. Without the run's name: it may write files under it.
         contract.ENV_RUN: "preflight",
         contract.ENV_INDEX: "0",
         contract.ENV_SEED: str(spec.seed),

@@ -135,7 +135,7 @@ def _pod_view(state: RunState, pod: PodRecord, node: str, now: float) -> PodView
     elif phase.is_over:
         pass
     elif not (state.is_supervised and state.silent_since is None) and not process_scan.is_alive(pod.proc):
-        # A supervisor that is stopped sees no more than one that is gone.
+        # A stopped supervisor sees nothing, like one that has ended.
         reason = SILENT if state.is_supervised else UNSUPERVISED
         phase, message = Phase.UNKNOWN, "it has ended, and no supervisor has seen how"
     elif pod.proc is not None and process_scan.is_stopped(pod.proc):

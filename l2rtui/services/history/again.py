@@ -72,7 +72,7 @@ def _notes(backend: Backend, record: HistoryRecord, severity: Severity) -> Itera
     spec = spec_of(record.launch.spec)
     workdir = spec.workdir if spec is not None else None
     if workdir is not None:
-        # The archive of then is launched; preflight refuses where it is not stored any more.
+        # The archived code is launched; preflight refuses if the archive was removed.
         yield Finding(Severity.OK, workdirs.SUBJECT, f"its own code is that of then: {workdir.size}")
     if backend.name in _WITH_IMAGES:
         # The code is in the image: the current source tree has no effect there.

@@ -143,7 +143,7 @@ def _nearest(keys: Keys, data: Mapping[str, Any], of_part: Any) -> str:
     names = [*form.__struct_fields__, *(["kind"] if len(keys) == 1 else [])]
     if len(keys) == 1 and not of_part:
         parts = [part for part in names if part in inner and keys[0] in inner[part].__struct_fields__]
-        # Those of a set, which is where a newcomer misses them: `resources`, `replicas`, `slots`.
+        # Fields of a set that newcomers write at the top level: `resources`, `replicas`, `slots`.
         lists = (schema.WorkersForm, schema.StepForm)
         sets = [f"{part}.0" if inner[part] in lists else part for part in parts if part in _SETS]
         if sets and keys[0] != "name":
@@ -157,7 +157,7 @@ def _nearest(keys: Keys, data: Mapping[str, Any], of_part: Any) -> str:
 
 
 def _near_setting(name: str, data: Mapping[str, Any]) -> str:
-    from runtime.base.training import near_setting  # for mistakes alone
+    from runtime.base.training import near_setting  # only for mistakes
 
     train = data.get("train")
     algorithm = train.get("algorithm") if isinstance(train, Mapping) else None

@@ -212,7 +212,7 @@ def _loaded(data: dict[str, Any], locations: Locations, binding: str, limits: Li
     except ValueError as error:
         raise SpecError(f"{path}: {error}.") from None
     unbound = unbound_sets(form)
-    if form.secrets:  # another place for those of the pods of all sets
+    if form.secrets:  # sets the same field for the pods of all sets
         form.pod = msgspec.structs.replace(form.pod, secrets=[*form.secrets, *form.pod.secrets])
     # The setting is weaker than the file: a spec that names a mode was tried with that mode.
     if binding and form.pod.binding is None:

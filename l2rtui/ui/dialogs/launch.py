@@ -222,7 +222,7 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
     def _narrow(self) -> None:
         text = self._value("spec")
         table = self.query_one(SpecTable)
-        # A path names its file, and is no filter of the list.
+        # A path names a file and does not filter the list.
         table.narrow(text="" if text in table.model.rows else text)
         if text in table.model.rows:
             table.move_to(text)

@@ -97,7 +97,7 @@ class PlacementEditor:
             self._remember()
             self.draft = before.take(slots)
         else:
-            # A range is for what is left of the run; a single slot is for the current set.
+            # A range seats the rest of the run, a single slot the current set.
             is_range = len(slots) > 1
             draft = (
                 before.put_range(self.current_set, slots, ledger)

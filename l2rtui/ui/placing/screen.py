@@ -84,7 +84,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         self._typed, self._typed_at = 0, 0.0
         self._was_moved = False
         self._prompt_field = ""
-        self._facts: tuple[Finding, ...] | None = ()  # None while the backend is asked
+        self._facts: tuple[Finding, ...] | None = ()  # None until the backend has answered
         self._timer: Timer | None = None
 
     @property

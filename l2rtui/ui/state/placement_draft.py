@@ -117,7 +117,7 @@ class PlacementDraft:
     ) -> PlacementDraft:
         """Return a draft with these replicas on the slots, each on the first that it fits on, as many as fit."""
         staged, seats = set(self.taken()), dict(self.seats)
-        # Slots are only taken: what a replica of a set did not fit on, no later one does.
+        # Slots are only taken, so a GPU without room for a replica has none for the next.
         starts: dict[str, int] = {}
         closed = {part.name: self.closed_nodes(part.name, ledger) for part in self.sets}
         for run, part, index in replicas:

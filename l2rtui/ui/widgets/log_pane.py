@@ -110,7 +110,7 @@ class LogPane(LogView, can_focus=True):
         stored, displayed = self._store(entries)
         self._has_learner = self._has_learner or any(line.text.startswith(_LEARNER) for line in stored)
         gone = 0
-        # Existing rows may have other columns, with the first record of a learner those of the workers too.
+        # Existing rows may have other columns: the first record of a learner changes the workers' columns, too.
         has_moved = self._are_workers_apart is not self._were_apart
         displayed = self._take_workers(displayed)
         if has_moved or self._learn(displayed):

@@ -43,7 +43,7 @@ async def find(context: ClusterContext) -> tuple[Leak, ...]:
         ApiError: Pods or runs cannot be listed, so that an empty result would mean nothing.
     """
     api, shared = context.api, await context.shared_namespace()
-    # Where runs can be listed: a ledger's right to all pods would else lead to lists of all that lies beside them.
+    # Only where runs can be listed: the ledger's right to read all pods is no right to list other objects.
     namespaces = await api.visible_namespaces("ConfigMap")
     objects = [item for namespace in namespaces for item in await _objects(api, namespace)]
     # A user with all namespaces has the shared one among them.
@@ -53,7 +53,7 @@ async def find(context: ClusterContext) -> tuple[Leak, ...]:
     live = {item.labels.get(labels.RUN_ID, "") for item in runs}
     uids = {item.meta["uid"] for item in objects}
     suspects = [(item, reason) for item in objects if (reason := _reason(item, live, uids))]
-    # Checked last: an object that is gone by now was part of a destroy.
+    # Checked last: an object that was deleted meanwhile was part of a destroy.
     exist = await asyncio.gather(*(_exists(api, item) for item, _ in suspects))
     leaks = [
         Leak(item.labels.get(labels.RUN, ""), item.kind, item.meta["name"], reason, _deleted_run(item, live))

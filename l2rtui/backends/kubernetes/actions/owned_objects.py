@@ -161,7 +161,7 @@ class Inventory:
 
     def _is_ours(self, item: OwnedObject, owners: set[str]) -> bool:
         if item.meta.label(labels.APP_COMPONENT) == labels.WORKDIR:
-            # Own code that another run uses as well goes with that one: the garbage collector sees to it.
+            # The garbage collector deletes own code that another run uses together with that run.
             users = [owner.uid for owner in item.meta.owner_references or ()]
             return bool(users) and owners.issuperset(users)
         if item.key in self.history or item.meta.label(labels.RUN_ID) == self._run_id:

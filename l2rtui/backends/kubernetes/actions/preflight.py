@@ -222,7 +222,7 @@ async def _dry_run(
     findings: dict[str, Finding] = {item.sentence: item for item in (*results, *name_findings) if item is not None}
     if findings:
         return list(findings.values())
-    # A plan without placed replicas has no pods; that is no question of rights.
+    # A plan without placed replicas has no pods, whatever the rights are.
     also = " and a pod of each set" if pods else "" if may_try else ", without pods: you may not create them"
     whose = f"all {len(new)} objects" if tried == runs else f"all objects of {tried[0]} and {tried[-1]}"
     return [Finding(Severity.OK, "dry run", f"the server accepts {whose}{also}")] if new else []

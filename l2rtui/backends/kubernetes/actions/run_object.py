@@ -53,7 +53,7 @@ def planned_places(config_map: Manifest) -> PlannedPlaces:
         rows = bounded_json.loads(text) if text else []
         slots = {str(row["pod"]): tuple(map(SlotId.parse, row["slots"])) for row in rows}
         return PlannedPlaces(slots, parse_pins(pins) if pins else ())
-    except (ValueError, TypeError, KeyError):  # edited by somebody, or of a version to come
+    except (ValueError, TypeError, KeyError):  # edited by hand, or written by a later version
         return NO_PLACES
 
 

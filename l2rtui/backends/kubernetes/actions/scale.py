@@ -206,7 +206,9 @@ class _Scale:
         # One patch, so that nobody reads seats that do not match the number of pods.
         annotations = {"annotations": {labels.SEATS: text}}
         spec: Manifest = {render.replicas_field(controller["kind"]): len(seats)}
-        if controller["kind"] == "ReplicaSet":  # whoever sees the pods alone reads it there; a Job's cannot change
+        if (
+            controller["kind"] == "ReplicaSet"
+        ):  # a user who may only read pods finds it there; that of a Job cannot change
             spec["template"] = {"metadata": annotations}
         body = {"metadata": annotations, "spec": spec}
         await self._api.patch(controller["kind"], self._namespace, controller["metadata"]["name"], body)

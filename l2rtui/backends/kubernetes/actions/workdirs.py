@@ -140,7 +140,7 @@ async def _put(context: ClusterContext, plan: LaunchPlan, workdir: Workdir) -> N
     async def connect() -> Any:
         return context.api
 
-    stored.packed(workdir)  # what is damaged is not sent
+    stored.packed(workdir)  # a damaged archive is not sent
     async with Volumes(connect, image, user_name()).files(workdir.volume, image) as files:
         target = f"{workdirs.VOLUME_FOLDER}/{workdirs.file_name(workdir)}"
         await files.put(stored.path_of(workdir), target, lambda _: None)

@@ -177,9 +177,7 @@ class ClusterWatch:
                 if began - ticked >= _RECHECK_SECONDS:
                     joiner.recheck_waiting_pods()
                     ticked = began
-                if (
-                    liveness.silent_since is None
-                ):  # while nothing answers, all is of the past, and that is said of all
+                if liveness.silent_since is None:  # without an answer every figure is old, and is shown as old
                     joiner.set_unseen(self._unseen("Pod"), self._unseen("ConfigMap"))
                 changes = self._changes(joiner, visibility)
                 if is_first:
