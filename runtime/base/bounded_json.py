@@ -7,6 +7,7 @@ decode can break a later function that walks it. So excessive depth is an error 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, overload
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 MAX_DEPTH: Final = 100
 """Maximum depth of nested lists and objects, for JSON and YAML."""
 _TOO_DEEP: Final = f"its values are nested more than {MAX_DEPTH} deep"
+
+_PREPARING: Final = threading.Lock()
+"""Held while a decoder is prepared: msgspec may crash the interpreter if two threads prepare one for the same type."""
 
 T = TypeVar("T")
 
@@ -58,7 +62,8 @@ def decoder(kind: Any) -> Callable[[Text], Any]:
     """Return `decode` for a type."""
     import msgspec  # commands that only read their settings do not need it
 
-    decode_text = msgspec.json.Decoder(kind).decode
+    with _PREPARING:
+        decode_text = msgspec.json.Decoder(kind).decode
 
     def decode_bounded(text: Text) -> Any:
         try:

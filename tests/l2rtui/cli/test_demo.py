@@ -41,12 +41,13 @@ NODE = {
     "pods", "created", "resources",
 }  # fmt: skip
 POD = {
+    "namespace",
     "pod", "uid", "node", "owner", "run", "set", "role", "index", "seed", "slots", "phase", "status", "level",
     "sentence", "reason", "message", "ready", "terminating", "restarts", "exit_code", "pid", "created", "started",
     "ip", "labels", "mismatches", "gpu_shares",
 }  # fmt: skip
 RUN = {
-    "silent_since", "labels",
+    "silent_since", "labels", "namespace",
     "run", "uid", "experiment", "owner", "seed", "trial", "kind", "sets", "pods", "ready", "failing", "finished",
     "terminating", "reason", "message", "created", "state", "level", "sentence", "complete",
     "learning", "learning_since", "learning_reason", "learning_level",

@@ -40,7 +40,7 @@ raise SystemExit(app.return_code)
 """
 EVIL = """
 import sys
-from l2rtui.backends.base import LogLine
+from l2rtui.domain.log import LogLine
 from l2rtui.backends.fake import FakeBackend, demo_logs
 from l2rtui.config import Settings
 from l2rtui.ui.app import L2RApp
