@@ -20,7 +20,7 @@ MAX_DEPTH: Final = 100
 _TOO_DEEP: Final = f"its values are nested more than {MAX_DEPTH} deep"
 
 _PREPARING: Final = threading.Lock()
-"""Held while a decoder is prepared: msgspec may crash the interpreter if two threads prepare one for the same type."""
+"""Held while a decoder is prepared: two threads that prepare one for the same type can crash msgspec."""
 
 T = TypeVar("T")
 
