@@ -35,7 +35,7 @@ from l2rtui.ui.state.messages import LearningChanged
 from l2rtui.ui.state.record_ages import NOT_READ, WORKER_INTERVAL_SECONDS, RecordAges
 from l2rtui.ui.state.record_streams import WatchedPods
 from l2rtui.ui.state.snapshot_index import SnapshotIndex
-from l2rtui.ui.text import Line
+from l2rtui.ui.text import Line, shorten
 from l2rtui.ui.theme import plain
 from l2rtui.ui.widgets.charts import ChartView
 from l2rtui.ui.widgets.context_column import ContextColumn
@@ -487,7 +487,8 @@ class PaneTitles:
 
     def _set_title(self, widget: Widget, title: Content) -> None:
         if is_plain(self._panes.screen.app):
-            title = Content(plain(title.plain))
+            # Textual would cut it with a character that is not ASCII.
+            title = Content(plain(shorten(title.plain, widget.outer_size.width - 6 or len(title.plain))))
         if self._shown.get(widget) != title:  # assigning a title repaints the pane even if it is the same
             self._shown[widget] = title
             widget.border_title = title

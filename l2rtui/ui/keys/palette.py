@@ -118,7 +118,7 @@ SYNONYMS: Final[Mapping[str, str]] = MappingProxyType(
         "launch": "start run submit new train",
         "scale": "replicas workers more fewer",
         "charts": "metrics plot curve graph tensorboard returns learning",
-        "logs": "tail output console print stdout",
+        "log": "tail output console print stdout",
         "forward": "port tunnel tensorboard",
         "owners": "quota usage who idle queue",
         "reserve": "queue book",

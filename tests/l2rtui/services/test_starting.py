@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-import yaml
 
 from l2rtui.cli.main import main
 from l2rtui.errors import UsageError
 from l2rtui.services.spec import spec_file, templates
+from l2rtui.services.spec.yaml_lines import parse_yaml
 from runtime.base.training_rules import mistakes_in
 
 
@@ -32,8 +32,14 @@ def test_a_new_spec_loads_and_keeps_all_rules_also_with_its_comments_taken_in(tm
     assert (train["environment"], train["algorithm"]) == (environment, algorithm)
     assert mistakes_in(train) == []
     bare = "\n".join(line.replace("# ", "", 1) if line.startswith("  # ") else line for line in text.splitlines())
-    assert set(yaml.safe_load(bare)["train"]) == {*train, "num_envs", "segment_steps", "hidden", algorithm}
-    assert mistakes_in(yaml.safe_load(bare)["train"]) == []
+    assert set(parse_yaml(bare.encode(), "mine.yaml")[0]["train"]) == {
+        *train,
+        "num_envs",
+        "segment_steps",
+        "hidden",
+        algorithm,
+    }
+    assert mistakes_in(parse_yaml(bare.encode(), "mine.yaml")[0]["train"]) == []
 
 
 @pytest.mark.parametrize(

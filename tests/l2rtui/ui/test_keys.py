@@ -494,7 +494,7 @@ async def test_readonly_forbids_what_changes_and_says_why(desk):
 
 
 def test_changing_actions_are_those_that_the_tables_mark():
-    of_runs = {"place", "launch", "kill", "destroy", "relaunch", "scale", "edit"}
+    of_runs = {"place", "launch", "kill", "destroy", "relaunch", "scale", "edit", "change"}
     assert changing_actions() == of_runs | {
         "shell",
         "signal",

@@ -15,7 +15,7 @@ ACTIONS = [(entry.name, entry.tooltip) for entry in (*KEYS, *COMMANDS)] + [("cha
     ("word", "name"),
     [
         ("stop", "destroy"), ("restart", "kill"), ("restart", "relaunch"), ("undo", "cancel"),
-        ("metrics", "charts"), ("plot", "charts"), ("curve", "charts"), ("tail", "logs"), ("port", "forward"),
+        ("metrics", "charts"), ("plot", "charts"), ("curve", "charts"), ("tail", "log"), ("port", "forward"),
         ("queue", "owners"),
         ("colours", "theme"), ("settings", "reload"), ("yaml", "spec"), ("checkpoints", "artifacts"),
         ("search", "filter"), ("compare", "past runs"), ("quota", "owners"), ("errors", "faults"),
@@ -37,7 +37,7 @@ async def test_the_palette_finds_an_action_by_a_word_of_others(desk):
         def hits() -> str:
             return " ".join(str(option.prompt) for option in one.app.screen.query_one(CommandList).options)
 
-        await one.until(lambda: "logs" in hits())
+        await one.until(lambda: "log" in hits())
 
 
 async def test_the_help_screen_searches_as_the_palette_does(desk):

@@ -111,7 +111,8 @@ async def test_rights_that_are_missing_turn_keys_off_by_name_of_the_verb(desk):
             await one.press(key)
             await one.until(lambda reason=reason: reason in one.says()[-1] if one.says() else False)
             assert one.top == "ClusterScreen"
-        await one.pilot.hover("KeyBar", offset=(3, 0))
+        bar = next(line for line in one.words().splitlines() if "(launch)" in line)
+        await one.pilot.hover("KeyBar", offset=(bar.index("(launch)"), 0))
         await one.until(lambda: "create configmaps" in str(one.cluster.panes.key_bar.tooltip))
         await one.press("colon", *"launch", "enter")
         await one.until(lambda: ":launch is off: in l2r you may not create configmaps" in one.says()[-1])

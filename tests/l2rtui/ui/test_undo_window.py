@@ -47,7 +47,7 @@ def test_work_on_many_runs_leaves_the_header_its_context_and_health():
         health = ConnectionStatus("lab", is_readonly=False, is_connected=True, busy=doing)
         shown = "".join(span.text for span in right_of((), health))
         assert len(shown) < 90
-        assert shown.endswith(" ● live  RW ")
+        assert shown.endswith(" ● live ")
         with background.busy("killing 2 pods"):
             assert background.doing.endswith("killing 2 pods")
     assert background.doing == ""

@@ -504,16 +504,20 @@ async def test_a_hit_beyond_the_right_edge_comes_in_sight_and_each_of_a_line_has
 
 async def test_a_search_for_a_column_moves_the_table_to_it():
     log = LogPane()
-    record = {"l2r": "learner", **{f"figure_{number}": number for number in range(20)}, "value_loss": 0.5}
+
+    def record(second: int) -> str:
+        figures = {f"figure_{number}": number + second for number in range(20)}
+        return json.dumps({"l2r": "learner", **figures, "value_loss": second + 0.5}, separators=(",", ":"))
+
     async with stage(log, size=(60, 10)) as (app, pilot):
-        log.extend([LogLine(float(second), "p", json.dumps(record, separators=(",", ":"))) for second in range(5)])
+        log.extend([LogLine(float(second), "p", record(second)) for second in range(5)])
         await pilot.pause(0.2)
         assert "value loss" not in app.shown()[0]
         log.find("value_loss")
-        await pilot.pause()
+        await pilot.pause(0.2)
         assert "value loss" in app.shown()[0]
         assert log.search_fact == "/value_loss, 5 of 5"
-        assert next(line for line in app.shown() if line.startswith("▸")).endswith(" 0.5")
+        assert next(line for line in app.shown() if line.startswith("▸")).endswith(" 4.50")
         log.find("figure 0")
         await pilot.pause()
         assert "figure 0" in app.shown()[0]

@@ -6,18 +6,20 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from runtime.base import contract
 from runtime.base.errors import SetupError
+from runtime.base.presets import RACING
 from runtime.rl import settings
 from runtime.rl.roles.launch_context import Context
 from runtime.rl.settings import Settings, SettingsError
 
 ROOT = Path(__file__).parents[3]
+DEFAULTS = replace(Settings(), sac=RACING["sac"])
 
 
 def l2r(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -34,7 +36,7 @@ def l2r(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_defaults_are_valid_and_every_setting_is_explained() -> None:
-    assert settings.parse("") == settings.from_mapping({}) == Settings()
+    assert settings.parse("") == settings.from_mapping({}) == DEFAULTS
     described = list(settings.describe(Settings()))
     assert [name for name, _, _ in described] == [each.name for each in fields(Settings)]
     assert all(len(meaning.split()) > 2 for _, _, meaning in described)
@@ -42,7 +44,7 @@ def test_the_defaults_are_valid_and_every_setting_is_explained() -> None:
 
 def test_settings_survive_json() -> None:
     text = "{" + ", ".join(f'"{name}": {value}' for name, value, _ in settings.describe(Settings())) + "}"
-    assert settings.parse(text) == Settings()
+    assert settings.parse(text) == DEFAULTS
 
 
 @pytest.mark.parametrize(

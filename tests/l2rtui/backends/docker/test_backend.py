@@ -299,4 +299,4 @@ async def test_a_container_that_fails_again_and_again_is_shown_with_its_last_wor
     assert (pod.reason, pod.exit_code, pod.message) == ("CrashLoopBackOff", 1, "TypeError: no wheels")
     fake.restart("run-w-0")
     (pod,) = [pod for pod in (await backend.snapshot()).pods.values() if pod.name == "run-w-0"]
-    assert pod.status.sentence == "runs, 2 restarts, last ended with exit 1: TypeError: no wheels"
+    assert pod.status.sentence == "running, 2 restarts, last ended with exit 1: TypeError: no wheels"

@@ -148,7 +148,7 @@ class Scripted:
         return StepResult(self.obs[t + 1], self.reward[t], *ends, self.final[t], episodes)
 
 
-@pytest.mark.parametrize("n_step", [2, 3, 20])
+@pytest.mark.parametrize("n_step", [2, 3, 6])
 def test_rewards_are_summed_over_steps_as_workers_do(n_step):
     env = Scripted(12)
     settings = from_mapping({"algorithm": "sac", "num_envs": 3, "segment_steps": 12, "sac": {"n_step": n_step}})
