@@ -85,7 +85,7 @@ def test_stopped_workers_starve_their_learner_and_are_named(run):
     # other.
     both = "2 of 2 workers send nothing"
     state = named(run, lambda state: state["learning"] == "starved" and both in state["learning_reason"])
-    assert "(t-w-0 runs: somebody has stopped it (SIGSTOP)" in state["learning_reason"]
+    assert "(t-w-0 running: somebody has stopped it (SIGSTOP)" in state["learning_reason"]
     assert "t-w-1" in state["learning_reason"]
     assert state["learning_reason"].startswith("waits for data ")
     assert state["learning_reason"].endswith("see `l2rtui logs t/w`")
