@@ -8,7 +8,7 @@
 
 PYTHON ?= python3
 PIP_ARGS ?=
-CPU_TORCH := --extra-index-url https://download.pytorch.org/whl/cpu
+CPU_TORCH := --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu
 HAS_CUDA := $(wildcard /proc/driver/nvidia/version /dev/nvidiactl /dev/dxg)
 # Whoever names an index of packages, here or in pip's own variables and files, chooses torch's build by it.
 HAS_INDEX = $(PIP_ARGS)$(PIP_INDEX_URL)$(PIP_EXTRA_INDEX_URL)$(shell $(BIN)/python -m pip config list 2>/dev/null | grep -i index)
