@@ -146,7 +146,7 @@ class Member:
         self.env_steps += transitions
         self.policy_version = max(self.policy_version, policy_version)
         since, env_steps = self.rated
-        if now - since >= RATE_SECONDS:
+        if now - since >= RATE_SECONDS and now > self.joined:
             self.env_steps_per_second = (self.env_steps - env_steps) / (now - max(since, self.joined))
             self.rated = now, self.env_steps
 

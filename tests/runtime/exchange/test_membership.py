@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from runtime.base.contract import PROTOCOL_VERSION
@@ -688,7 +688,12 @@ def rows_of(event: object) -> int:
     return len(message.rows) if isinstance(message, Segments) else 0
 
 
+AT_ONCE = [(MalformedMessage(b"a", ProtocolError("noise")), 1.0), *[(NextSegments(b"a", (0,), (8,)), 0.0)] * 2]
+"""Segments at the moment of joining: no time has passed, over which a rate could be computed."""
+
+
 @given(st.lists(st.tuples(EVENTS, st.sampled_from([0.0, 0.1, 1.0, 7.0])), max_size=60))
+@example(AT_ONCE)
 def test_the_accounts_are_exact_whatever_happens(events: list[tuple[object, float]]) -> None:
     membership = machine()
     now = 0.0
