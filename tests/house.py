@@ -1,13 +1,14 @@
 """House rules that no linter has: ``python -m tests.house`` names each violation and exits with 1.
 
 Names without meaning, docstrings that start with a question word, public class names used for two things, too few
-comments, decoders of JSON other than the bounded one, and phrases that make sentences hard to read
+comments, decoders of JSON other than the bounded one, collectives that send pickles, and phrases that make sentences hard to read
 (`tests.language`). docs/architecture.md gives the reasons.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import tokenize
 from collections import defaultdict
@@ -36,6 +37,8 @@ DECODES = (
     "l2rtui/domain/",  # pure; `stored_spec.decode` has checked these texts
 )
 """The modules that decode JSON themselves, each with its reason."""
+PICKLING = re.compile(r"(torch\.distributed|dist)\.\w+_object(_list)?")
+"""Collectives of torch.distributed that send pickles, which run code when another rank reads them."""
 
 
 def main() -> int:
@@ -66,6 +69,8 @@ def violations() -> Iterator[str]:
             is_checked = isinstance(node, ast.Attribute) and not str(name).startswith(DECODES)
             if is_checked and (decoder := ast.unparse(node)) in DECODERS:
                 yield f"{name}:{node.lineno}: {decoder} has no bounds, use runtime.base.bounded_json"
+            if isinstance(node, ast.Attribute) and PICKLING.fullmatch(ast.unparse(node)):
+                yield f"{name}:{node.lineno}: {node.attr} sends a pickle: send tensors"
     shared = [name for name, paths in classes.items() if not name.startswith("_") and len(paths) > 1]
     if len(shared) > MAX_SHARED_NAMES:
         yield f"public class names in more than one file: {', '.join(sorted(shared))}; at most {MAX_SHARED_NAMES}"

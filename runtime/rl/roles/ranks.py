@@ -22,6 +22,8 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
@@ -189,19 +191,26 @@ class RankGroup:
             dist.broadcast(command := torch.tensor(0), 0)
         return RankCommand(int(command))
 
-    def share_objects(self, value: Any) -> Any:
-        """Return rank 0's value on all ranks."""
+    def share_state(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return rank 0's state on all ranks, on the CPU; ``state`` of the others is ignored."""
+        text = _encoded(state if self.rank == 0 else {})
         with _lost_ranks():
-            dist.broadcast_object_list(values := [value], 0)
-        return values[0]
+            dist.broadcast(count := torch.tensor(len(text)), 0)
+            text = text if self.rank == 0 else torch.empty(int(count), dtype=torch.uint8)
+            dist.broadcast(text, 0)
+        return _decoded(text)
 
     def gather(self, state: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
         """Return the states of all ranks at rank 0, on the CPU; an empty list elsewhere."""
-        own = {name: tensor.detach().cpu() for name, tensor in state.items()}
-        states: list[Any] = [None] * self.size
+        text = _encoded(state)
+        counts = [torch.tensor(0) for _ in range(self.size)]
         with _lost_ranks():
-            dist.gather_object(own, states if self.rank == 0 else None, 0)
-        return states if self.rank == 0 else []
+            dist.all_gather(counts, torch.tensor(len(text)))
+            padded = torch.zeros(max(map(int, counts)), dtype=torch.uint8)
+            padded[: len(text)] = text
+            texts = [torch.empty_like(padded) for _ in counts] if self.rank == 0 else None
+            dist.gather(padded, texts, 0)
+        return [_decoded(each[: int(count)]) for each, count in zip(texts or (), counts, strict=False)]
 
     def share(self, plan: Plan, settings: Settings) -> tuple[Plan, Settings]:
         """Return plan and settings of one rank."""
@@ -219,8 +228,8 @@ class RankGroup:
 
     def align(self, method: Algorithm, collector: DeviceCollector) -> None:
         """Give all ranks the networks of rank 0, and their part of the copies in its checkpoint."""
-        own = (method.state(), dict(collector.copies)) if isinstance(collector, LeadingCollector) else None
-        state, copies = self.share_objects(own)
+        copies = self.share_state(collector.copies if isinstance(collector, LeadingCollector) else {})
+        state = self.share_state(method.state())
         if self.rank:
             method.load_state(state)
             if copies:
@@ -229,6 +238,21 @@ class RankGroup:
                 # A function of rank and update: a resumed run draws other numbers than its first part did.
                 generator.manual_seed(((generator.initial_seed() + self.rank) * 1_000_003 + method.updates) % 2**63)
         method.mean = self.mean
+
+
+# Not torch's object collectives: they send pickles, which run code when they are read.
+def _encoded(state: Mapping[str, Tensor]) -> Tensor:
+    """Return a state as bytes."""
+    own = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in state.items()}
+    return torch.frombuffer(bytearray(save(own)), dtype=torch.uint8)
+
+
+def _decoded(text: Tensor) -> dict[str, Tensor]:
+    """Return the state in bytes. Raises RankLostError if they hold none."""
+    try:
+        return load(text.numpy().tobytes())
+    except SafetensorError as error:
+        raise RankLostError(f"another rank sent a state that cannot be read: {error}") from error
 
 
 @contextmanager
