@@ -150,7 +150,7 @@ def _data(settings: Mapping[str, Any], shape: DataShape) -> DataMemory | None:
         data = replay_memory.memory_of_settings(
             settings, shape.observation_bytes, shape.action_bytes, shape.pictures
         )
-    except (TypeError, ValueError, AttributeError, ArithmeticError):  # the runtime reports them
+    except (TypeError, ValueError, AttributeError, ArithmeticError, LookupError):  # the runtime reports them
         return None
     return data if data.device_bytes else None
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, Literal
@@ -208,10 +207,10 @@ def memory_of_settings(
 ) -> DataMemory:
     """Return the size of a run's data for `settings`, a mapping as in a spec; defaults are filled in.
 
-    ``pictures`` are height, width and channels of each image in an observation.
+    ``pictures`` are height, width and channels of each image in an observation. Settings of a wrong form, which are
+    refused elsewhere, raise TypeError, ValueError, AttributeError, ArithmeticError or LookupError.
     """
-    with suppress(ValueError):  # a wrong preset is refused elsewhere
-        settings = presets.completed(settings)
+    settings = presets.completed(settings)
     algorithm, is_own = settings.get("algorithm", "sac"), settings.get("collect") == "device"
     method = settings.get(algorithm, {}) or {}
     rows: tuple[int, int] | None = None
