@@ -1,8 +1,8 @@
 """House rules that no linter has: ``python -m tests.house`` names each violation and exits with 1.
 
 Names without meaning, docstrings that start with a question word, public class names used for two things, too few
-comments, decoders of JSON other than the bounded one, collectives that send pickles, and phrases that make sentences hard to read
-(`tests.language`). docs/architecture.md gives the reasons.
+comments, decoders of JSON other than the bounded one, collectives that send pickles, and phrases that make
+sentences hard to read (`tests.language`). docs/architecture.md gives the reasons.
 """
 
 from __future__ import annotations

@@ -317,14 +317,21 @@ def stop(_world: World, victim: psutil.Process) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def starve_of_descriptors(_world: World, victim: psutil.Process) -> Iterator[None]:
-    earlier = resource.prlimit(victim.pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(victim.pid, resource.RLIMIT_NOFILE, (3, earlier[1]))
+def lowered(pid: int, limit: int, value: int) -> Iterator[None]:
+    """Lower the soft limit of a process, and restore it."""
+    earlier = resource.prlimit(pid, limit)
+    resource.prlimit(pid, limit, (value, earlier[1]))
     try:
         yield
     finally:
         with contextlib.suppress(ProcessLookupError):
-            resource.prlimit(victim.pid, resource.RLIMIT_NOFILE, earlier)
+            resource.prlimit(pid, limit, earlier)
+
+
+@contextlib.contextmanager
+def starve_of_descriptors(_world: World, victim: psutil.Process) -> Iterator[None]:
+    with lowered(victim.pid, resource.RLIMIT_NOFILE, 3):
+        yield
 
 
 @contextlib.contextmanager
@@ -335,13 +342,8 @@ def starve_of_memory(world: World, victim: psutil.Process) -> Iterator[None]:
             (little / "cgroup.procs").write_text(str(victim.pid))
             yield
         return
-    earlier = resource.prlimit(victim.pid, resource.RLIMIT_AS)
-    resource.prlimit(victim.pid, resource.RLIMIT_AS, (victim.memory_info().vms, earlier[1]))
-    try:
+    with lowered(victim.pid, resource.RLIMIT_AS, victim.memory_info().vms):
         yield
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            resource.prlimit(victim.pid, resource.RLIMIT_AS, earlier)
 
 
 @contextlib.contextmanager

@@ -383,13 +383,16 @@ def value_network(
     return Network(value_shape(policy), generator, device, last_gain=1.0, dtype=dtype)
 
 
+def one_value(width: int) -> ActorShape:
+    """Return the shape of one layer that computes a value (B, 1) from a layer's outputs (B, width)."""
+    return ActorShape(width, 1, (), head="categorical", choices=(1,))
+
+
 class SharedValue(Network):
     """Value that is one layer on the policy's last hidden layer; both losses train the layers below."""
 
     def __init__(self, policy: Policy, generator: torch.Generator, device: str) -> None:
-        width = policy.layers[-1][0].shape[0]
-        shape = ActorShape(width, 1, (), head="categorical", choices=(1,))
-        super().__init__(shape, generator, device, last_gain=1.0)
+        super().__init__(one_value(len(policy.layers[-1][0])), generator, device, last_gain=1.0)
         self._policy = policy
 
     def __call__(self, rows: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ class MetricsLog:
         evaluations: deque[tuple[str, EvaluationReport]],
         env_steps: int,
         updates: int,
-        evaluated: Callable[[Mapping[str, Any]], None] = lambda _: None,
+        evaluated: Callable[[Mapping[str, Any]], None],
     ) -> None:
         """``evaluated`` is called with the fields of each evaluation."""
         self._evaluated = evaluated

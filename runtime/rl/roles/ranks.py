@@ -210,7 +210,7 @@ class RankGroup:
             padded[: len(text)] = text
             texts = [torch.empty_like(padded) for _ in counts] if self.rank == 0 else None
             dist.gather(padded, texts, 0)
-        return [_decoded(each[: int(count)]) for each, count in zip(texts or (), counts, strict=False)]
+        return [_decoded(sent[: int(count)]) for sent, count in zip(texts or (), counts, strict=False)]
 
     def share(self, plan: Plan, settings: Settings) -> tuple[Plan, Settings]:
         """Return plan and settings of one rank."""

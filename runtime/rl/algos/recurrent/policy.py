@@ -10,7 +10,16 @@ from torch import Tensor
 
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.memory import Memory
-from runtime.rl.algos.networks import Actor, Arena, Network, Policy, encode, fill_orthogonal, hidden_layers
+from runtime.rl.algos.networks import (
+    Actor,
+    Arena,
+    Network,
+    Policy,
+    encode,
+    fill_orthogonal,
+    hidden_layers,
+    one_value,
+)
 from runtime.rl.buffers.successors import GOES_ON
 
 _FORGET: Final = 1
@@ -91,8 +100,7 @@ class RecurrentNetwork(Unrolled, Network):
 
     def head(self, states: Tensor) -> Tensor:
         """(B, outputs) of the last layer for states (B, state_size)."""
-        weight, bias = self.layers[-1]
-        return torch.addmm(bias, states[:, : self.memory.size].to(weight.dtype), weight).float()
+        return self.last(states[:, : self.memory.size])
 
     def _begin(self, generator: torch.Generator) -> None:
         count = len(self.shape.convolution_parts) + 2 * len(self.shape.layers)
@@ -123,8 +131,7 @@ class RecurrentActor(RecurrentNetwork, Actor):
 
 def value_head(memory: Memory, generator: torch.Generator, device: str) -> Network:
     """Return the layer that computes a value (B, 1) from a memory's outputs (B, size)."""
-    shape = ActorShape(memory.size, 1, (), head="categorical", choices=(1,))
-    return Network(shape, generator, device, last_gain=1.0)
+    return Network(one_value(memory.size), generator, device, last_gain=1.0)
 
 
 def starting_states(column: Tensor, size: int) -> Tensor:
