@@ -240,7 +240,7 @@ def memory_of_settings(
         shares = count // DEVICE_MINIBATCHES if is_own else PPO_MINIBATCH_SIZE
         rows = (method.get("minibatch_size", shares), count) if algorithm == "ppo" else (count, 0)
     if rows is not None:
-        hidden = settings.get("hidden") or (SAC_HIDDEN if algorithm == "sac" else HIDDEN)
+        hidden: Sequence[int] = settings.get("hidden") or (SAC_HIDDEN if algorithm == "sac" else HIDDEN)
         sizes["update_bytes"] = update_bytes(
             numbers=(observation_bytes - sum(map(math.prod, pictures))) // 4,
             pictures=pictures,
