@@ -483,7 +483,7 @@ def _cause(pod: PodView, reports: RunReports, now: float, *, is_waiting: bool) -
         is_waiting: Its learner waits, so that signs count that otherwise mean nothing: a worker that a full replay
             holds back has no rate either.
     """
-    if _fails_again(pod, reports) or (is_waiting and not pod.ready):
+    if _fails_again(pod, reports) or pod.reason == STOPPED or (is_waiting and not pod.ready):
         return pod.status.sentence
     record, seconds = reports.pods.get(pod.uid), reports.ages.get(pod.uid, 0.0)
     if not pod.ready:
@@ -562,6 +562,8 @@ def _silent_evaluator(pods: Sequence[PodView], reports: RunReports, now: float) 
     """
     for pod in pods:
         record = reports.pods.get(pod.uid)
+        if pod.role is Role.EVALUATOR and pod.reason == STOPPED:
+            return f"its evaluator {pod.name} does not answer its learner: {pod.status.sentence}"
         if pod.role is not Role.EVALUATOR or record is None or not pod.ready:
             continue
         see = f"see `l2rtui logs {pod.name}`"

@@ -9,7 +9,7 @@ from functools import partial
 import psutil
 import pytest
 
-from tests.fakes.named_faults import DIVERGES, FULL, ON_VOLUME, SPEC, Faults, filled, small_disk
+from tests.fakes.named_faults import DIVERGES, FULL, ON_VOLUME, SEEN_STOPS, SPEC, Faults, filled, small_disk
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -26,7 +26,7 @@ def faults(home):
 
 def test_what_stops_is_named_and_goes_when_it_is_over(faults, tmp_path):
     faults.begin(tmp_path, SPEC)
-    faults.check_stopped_processes()
+    faults.check_stopped_processes(SEEN_STOPS)
 
 
 def test_a_learning_rate_that_makes_nan_is_named(home, faults, tmp_path):

@@ -48,17 +48,23 @@ BEGIN_SECONDS = 300.0
 NAMED_SECONDS = 90.0
 """Longest wait for a fault's name on a loaded machine; a test prints the time it took, and its slowest look."""
 Stop = tuple[str, int | None, str, tuple[str, ...]]
-_SILENT = "has had no output for|somebody has stopped it"
-"""What is said of a stopped process: on the machine that is asked its state is seen, elsewhere its silence."""
-STOPS: tuple[Stop, ...] = (
-    ("learner", None, "", ("stalled", _SILENT)),
-    ("worker", 1, "", ("1 of 2 workers sends nothing", _SILENT)),
-    # The learner continues with its replay: it is slow before it is starved.
-    ("worker", None, "", ("2 of 2 workers send nothing", _SILENT)),
-    ("evaluator", None, "", ("its evaluator", "does not answer its learner")),
-    ("worker", 1, "simulator", ("the simulator of faults-w-", "was restarted", "hangs")),
-)
+
+
+def _stops(word: str) -> tuple[Stop, ...]:
+    return (
+        ("learner", None, "", ("stalled", word)),
+        ("worker", 1, "", ("1 of 2 workers sends nothing", word)),
+        # The learner continues with its replay: it is slow before it is starved.
+        ("worker", None, "", ("2 of 2 workers send nothing", word)),
+        ("evaluator", None, "", ("its evaluator", "does not answer its learner")),
+        ("worker", 1, "simulator", ("the simulator of faults-w-", "was restarted", "hangs")),
+    )
+
+
+STOPS = _stops("has had no output for")
 """Role, number of its pods, the program in them (empty for all), and parts of the sentence."""
+SEEN_STOPS = _stops("somebody has stopped it")
+"""The same where the state of a process is seen."""
 
 DISK_MEGABYTES = 64
 CUT_BYTES = 200_000
@@ -142,7 +148,7 @@ class Faults:
             row = self.state(run)
             looks.append(time.monotonic() - at)
             seen.append(f"{row['learning']}: {row['learning_reason']}")
-            return all(any(form in seen[-1] for form in part.split("|")) for part in parts)
+            return all(part in seen[-1] for part in parts)
 
         try:
             self._wait(f"a reason with {parts}", has_parts, NAMED_SECONDS)
@@ -156,7 +162,7 @@ class Faults:
         """Wait until the run learns and names no fault."""
         self._wait("learning without faults", lambda: self.state()["learning_reason"] == "learns", BEGIN_SECONDS)
 
-    def check_stopped_processes(self, stops: Sequence[Stop] = STOPS) -> None:
+    def check_stopped_processes(self, stops: Sequence[Stop]) -> None:
         """Stop processes in turn; each stop must be named, and then end."""
         self.learns()
         self._wait("a simulator that drives for each worker", self._have_simulators, BEGIN_SECONDS)

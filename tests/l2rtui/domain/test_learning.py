@@ -239,6 +239,8 @@ def test_a_learner_that_does_not_wait_learns_and_names_a_worker_that_is_gone():
     # A full replay slows workers down, and a new worker has not started yet: neither is a fault.
     assert of(records={W1.uid: replace(UP, rate=0.0)}).reason == "learns"
     assert of(pods=(LEARNER, W0, replace(W1, ready=False, phase=Phase.PENDING))).reason == "learns"
+    stopped = of(pods=(LEARNER, W0, replace(W1, ready=False, reason=STOPPED)), records=records)
+    assert stopped.reason.startswith("learns, but 1 of 2 workers sends nothing (r-w-1 running")
     slow = of(replace(STEADY, slow_since=NOW - 9, rate=4.0, usual_rate=9.0), records=records, ages={W1.uid: 21.0})
     assert slow.reason.startswith("4 of its usual 9 env steps/s: 1 of 2 workers sends nothing (r-w-1")
 
@@ -545,6 +547,10 @@ def test_an_evaluator_that_its_learner_misses_is_named_before_its_own_interval_i
 def test_an_evaluator_that_does_not_run_is_not_called_silent():
     down = replace(EVALUATOR, ready=False)
     assert of(pods=(*PODS, down), records={"e": SCORES}, ages={"e": 60.0}).reason == "learns"
+    # A stopped process runs no more than that one, but it will not come back by itself.
+    stopped = replace(down, reason=STOPPED)
+    sentence = "its evaluator r-eval-0 does not answer its learner: running"
+    assert sentence in of(pods=(*PODS, stopped)).reason
 
 
 def test_that_a_learner_waits_hides_neither_a_silent_evaluator_nor_a_lost_checkpoint():
