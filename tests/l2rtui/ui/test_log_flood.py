@@ -77,7 +77,7 @@ async def test_keys_are_answered_and_memory_is_bounded_while_every_pod_floods_th
         for lines in (pane._all, [*pane.ring]):
             assert len(lines) <= LINES
             assert sum(len(line.text) for line in lines) <= CHARACTERS
-        assert one.app._exception is None
+        assert one.fault is None
 
 
 def lines(texts: list[str]) -> list[LogLine]:
