@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster.conftest import eventually, kubectl, kubectl_json
 from tests.cluster.kinds import NODE
-from tests.fakes.own_code import EDIT, write_project
+from tests.fakes.own_code import EDIT, FAULT, FAULT_REASON, write_project
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -74,4 +74,20 @@ def test_edited_code_trains_again_within_seconds_and_without_pip(cli, image, vol
     others = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
     print(f"first launch {first:.1f} s, edited {second:.1f} s, load {others:.1f} per core")
     assert second < PREPARATION_SECONDS * others
+    cli.run("destroy", "cart", "--yes")
+
+
+def test_an_environment_that_fails_in_its_container_is_the_reason_of_the_run(cli, image, tmp_path):
+    spec = write_project(tmp_path / "project")
+    (spec.parent / "reward.py").write_text(FAULT)
+    with spec.open("a") as file:
+        file.write(f"pod: {{node_selector: {{kubernetes.io/hostname: {NODE}}}}}\n")
+    cli.run("launch", "-f", str(spec), "--image", image, "--no-pin", "--yes")
+    eventually(
+        "the learner's container starts",
+        lambda: (
+            "running" in kubectl("-n", cli.namespace, "get", "pods", "-o", "jsonpath={..containerStatuses..state}")
+        ),
+    )
+    eventually("the reason of the run", lambda: FAULT_REASON in str(cli.json("runs")), 30)
     cli.run("destroy", "cart", "--yes")

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pytest
 
-from tests.fakes.own_code import EDIT, write_project
+from tests.fakes.own_code import EDIT, FAULT, FAULT_REASON, write_project
 
 pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.timeout(300)]
 
@@ -55,4 +55,13 @@ def test_edited_code_trains_again_within_seconds_and_without_pip(home, tmp_path)
     others = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
     print(f"first launch {first:.1f} s, edited {second:.1f} s, load {others:.1f} per core")
     assert second < PREPARATION_SECONDS * others
+    home.run("destroy", "cart", "--yes")
+
+
+def test_an_environment_that_fails_after_its_setup_is_the_reason_of_the_run(home, tmp_path):
+    spec = write_project(tmp_path / "project")
+    (spec.parent / "reward.py").write_text(FAULT)
+    home.run("launch", "-f", str(spec), "--yes")
+    # Preflight cannot know it: the package of the setup is missing there.
+    home.wait("the reason of the run", lambda: FAULT_REASON in str(home.json("runs")), 30)
     home.run("destroy", "cart", "--yes")

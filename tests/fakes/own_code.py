@@ -77,3 +77,8 @@ def write_project(folder: Path, workdir: str = ".") -> Path:
     path = folder / "cart.yaml"
     path.write_text(SPEC.format(workdir=workdir))
     return path
+
+
+FAULT = "def reward(position):\n    raise RuntimeError('the track is missing')\n"
+"""Another reward.py: the environment can be made and reset, and fails at its first step."""
+FAULT_REASON = "environment cart:Cart-v0 fails at its first step (RuntimeError: the track is missing)"
