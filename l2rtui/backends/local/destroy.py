@@ -72,7 +72,7 @@ async def destroy(
         raise NotFoundError(f"The run {run.name} is gone.", "Look at the runs again.")
     counted, recorded = _inventory(folder, state, processes)
     gpus = _gpus_of(state)
-    held = outside.pids_on(await asyncio.to_thread(read_gpus), gpus) if gpus else set()
+    pids_on_gpus = outside.pids_on(await asyncio.to_thread(read_gpus), gpus) if gpus else set()
     if state is not None:
         async for left in _stop_pods(root, folder, state, grace_seconds, is_of_run):
             yield DestroyProgress(left)
@@ -81,11 +81,11 @@ async def destroy(
         recorded |= adopted
         counted["process without a tag"] = len(adopted)
     group = _group_of(folder, run.uid)
-    held &= {process.pid for process in recorded}.union(group.members() if group is not None else ())
-    counted["process on a GPU"] = len(held)
+    pids_on_gpus &= {process.pid for process in recorded}.union(group.members() if group is not None else ())
+    counted["process on a GPU"] = len(pids_on_gpus)
     leftovers = await client.finish_in_thread(_kill_remaining, is_of_run, recorded, group)
-    if held and not leftovers:
-        leftovers = await client.finish_in_thread(outside.still_listed, read_gpus, gpus, held)
+    if pids_on_gpus and not leftovers:
+        leftovers = await client.finish_in_thread(outside.still_listed, read_gpus, gpus, pids_on_gpus)
     launched = state.record.created if state is not None and state.record is not None else began_at
     containers = await client.finish_in_thread(outside.end_containers, folder, run.uid, launched)
     counted["container"] = containers.ended
@@ -248,7 +248,7 @@ def _refusal(proc: ProcessIdentity) -> str:
 
 
 def _remove(root: StateFolder, folder: RunFolder, uid: str, purge: bool) -> tuple[list[Leftover], str]:
-    """Move the results away, delete the rest, and verify the deletion; call it with the lock held.
+    """Move the results away, delete the rest, and verify the deletion; call it with the lock pids_on_gpus.
 
     Returns:
         Leftovers, and the folder of the results (empty without results).

@@ -163,8 +163,8 @@ def possible_gpu_processes(report: GpuReport, gpus: Collection[int], since: floa
         if gpu not in gpus or (tagged is not None and tagged.folder):
             continue
         try:
-            found = psutil.Process(process.pid)
-            started, command = found.create_time(), found.name()
+            candidate = psutil.Process(process.pid)
+            started, command = candidate.create_time(), candidate.name()
         except psutil.Error:  # it has ended, or is hidden
             continue
         if started >= since - _CLOCK_SECONDS:

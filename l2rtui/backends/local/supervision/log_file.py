@@ -123,14 +123,14 @@ class LogWriter:
         """
         if hasattr(os, "splice"):
             try:
-                taken = self._take(pipe, count)
+                size = self._take(pipe, count)
             except BlockingIOError:
                 raise
             except OSError:  # a full disk, or a file system that cannot: then a plain read
                 pass
             else:
-                self._write_taken(taken)
-                return taken
+                self._write_taken(size)
+                return size
         chunk = os.read(pipe, count)
         self.write(chunk)
         return len(chunk)
