@@ -76,6 +76,13 @@ class Dialog(ModalScreen[Answer]):
     def action_copy(self) -> None:
         """Copy the command line; does nothing in a dialog without one."""
 
+    async def action_command_line(self) -> None:
+        """Close, and open the prompt of the screen below, if it has one."""
+        below = self.app.screen_stack[-2]
+        if hasattr(below, "action_command_line"):
+            self.dismiss(None)
+            await self.app.run_action("command_line", below)
+
     def action_close(self) -> None:
         """Close without an answer."""
         self.dismiss(None)
