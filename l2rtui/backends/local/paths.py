@@ -9,7 +9,8 @@
         status.json               observed state; only the supervisor writes it
         events.jsonl              what happened to the run and its pods; only the supervisor writes it
         requests/<pod uid>.json   stop this pod once; destroy.json: stop all, for good
-        logs/<pod>/<n>.log        the n-th process of a pod of this name; n.log.1 is the part before its rotation
+        logs/<pod>/<n>.log        the n-th process of a pod of this name; n.log.1 is the part before its rotation;
+                                  n.taken is output that has left its FIFO on the way into the log
         pipes/                    one FIFO for each running process
         sockets/                  the learner's endpoint, where a socket path fits
         cgroup                    control group of all its processes, where one may be created
