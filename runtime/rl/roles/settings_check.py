@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from runtime.base import environments, trackers
-from runtime.base.errors import SetupError
+from runtime.base.errors import EnvironmentFault, SetupError
 from runtime.rl.envs.base import HoldsProcesses
 from runtime.rl.roles.launch_context import network_of
 from runtime.rl.settings import Settings
@@ -49,7 +49,7 @@ def check_settings(training: Settings) -> None:
 
 
 def try_environment(training: Settings) -> None:
-    """Make one copy of the environment, reset it and take a step. SetupError says what failed.
+    """Make one copy of the environment, reset it and take a step. SetupError or EnvironmentFault says what failed.
 
     Simulators are not started, and weights of an encoder may be readable in the workers alone.
     """
@@ -65,6 +65,8 @@ def try_environment(training: Settings) -> None:
     try:
         env.reset(0)
         env.step(env.action_space.at_random(1, np.random.default_rng(0)))
+    except EnvironmentFault:  # with its own exit code: a new start would not mend it
+        raise
     # Whatever the environment's own code does is its own: a sentence names it, and no traceback of ours.
     except Exception as error:
         raise SetupError(f"environment {name} fails at its first step ({type(error).__name__}: {error})") from error

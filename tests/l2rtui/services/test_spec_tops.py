@@ -77,5 +77,10 @@ def test_log_to_is_the_setting_of_the_learner(load):
     assert load("train: {log_to: wandb}\nworkers: [{name: w}]\n").spec == request.spec
     with pytest.raises(SpecError, match=r"log_to is wandb, and train\.log_to is mlflow"):
         load("log_to: wandb\ntrain: {log_to: mlflow}\nworkers: [{name: w}]\n")
-    with pytest.raises(SpecError, match="log_to"):
+    with pytest.raises(SpecError, match="log_to is 'comet': write one of wandb, mlflow"):
         load("log_to: comet\nworkers: [{name: w}]\n")
+
+
+def test_a_wrong_field_of_workdir_is_answered_with_its_fields(load):
+    with pytest.raises(SpecError, match=r"no field workdir\.volum.*Did you mean volume"):
+        load("workdir: {path: ., volum: data}\n")
