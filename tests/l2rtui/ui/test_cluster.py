@@ -400,7 +400,7 @@ async def test_each_question_names_context_namespace_and_user(desk):
         for keys in (["2", "down", "ctrl+d"], ["plus"], ["3", "K"]):
             await one.press(*keys)
             await one.until(lambda: one.top == "ConfirmScreen")
-            assert "where    on context lab, namespace team-a, as alice" in one.words()
+            assert "place    on context lab, namespace team-a, as alice" in one.words()
             await one.press("escape")
             await one.until(lambda: one.top == "ClusterScreen")
         assert len(asked) == 3
