@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import importlib.util
 import logging
 import os
-import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from types import ModuleType
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from l2rtui.config import Settings, current_context, kubeconfigs, named_kubeconfigs, nearest, user_name
@@ -20,8 +14,6 @@ if TYPE_CHECKING:
     from l2rtui.backends.base import Backend
 
 _log = logging.getLogger(__name__)
-_IMPORTING: Final = threading.Lock()
-"""Held while a first import has changed what all threads share."""
 
 
 # Each import is inside its function: otherwise the command line would load every client library.
@@ -40,92 +32,11 @@ def _demo(settings: Settings) -> Backend:
 
 
 def _kubernetes(settings: Settings) -> Backend:
-    _skip_packages("kubernetes", "kubernetes.aio")
-    with _IMPORTING, _large_import("l2rtui.backends.kubernetes.backend"):
+    from l2rtui.backends.kubernetes.api.library_import import large_import
+
+    with large_import("l2rtui.backends.kubernetes.backend"):
         from l2rtui.backends.kubernetes.backend import KubernetesBackend
     return KubernetesBackend(settings, eks_token=eks_token)
-
-
-def _skip_packages(*names: str) -> None:
-    """Enter packages as imported without running them, so that one of their modules is imported alone.
-
-    The client library's own packages import all of it: loaders of kubeconfigs, OAuth, requests, informers, none of
-    which is used. Their modules are still imported by whoever names them.
-    """
-    for name in names:
-        if name not in sys.modules and (spec := importlib.util.find_spec(name)) is not None:
-            sys.modules[name] = importlib.util.module_from_spec(spec)
-
-
-@contextlib.contextmanager
-def _large_import(module: str) -> Iterator[None]:
-    """Speed up the import of a module with large libraries.
-
-    They create many permanent objects. Garbage collections among them find nothing, neither during the import nor
-    later, nor at the end of the process, where they took a sixth of the time of a short command.
-    """
-    if module in sys.modules:
-        yield
-        return
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        with _no_authorities(), _without("pydantic", "dateutil.parser"):
-            yield
-        gc.freeze()  # only once: garbage that exists at this moment is kept as well
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-class _Unused:
-    """Any class or function of a module that is left out."""
-
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
-
-
-@contextlib.contextmanager
-def _without(*names: str) -> Iterator[None]:
-    """Leave modules out of an import whose code names them and which we never run.
-
-    The client library's session imports pydantic and a parser of dates for its typed answers. We take answers as
-    bytes, and the two cost a sixth of a short command. Later imports get the real modules.
-    """
-    left_out = {}
-    for name in names:
-        if name not in sys.modules:
-            left_out[name] = module = ModuleType(name)
-            module.__getattr__ = lambda _: _Unused  # type: ignore[method-assign]
-    sys.modules.update(left_out)
-    try:
-        yield
-    finally:
-        for name, module in left_out.items():
-            if sys.modules.get(name) is module:
-                del sys.modules[name]
-
-
-@contextlib.contextmanager
-def _no_authorities() -> Iterator[None]:
-    """Let this thread make TLS contexts without reading the machine's authorities.
-
-    aiohttp makes two at its import, for connectors without a context of their own; the authorities of both took a
-    tenth of a short command. ``proxies.make_connector`` requires a context, and the two trust nobody now.
-    """
-    import ssl
-
-    thread, load = threading.get_ident(), ssl.SSLContext.set_default_verify_paths
-
-    def load_elsewhere(context: ssl.SSLContext) -> None:
-        if threading.get_ident() != thread:
-            load(context)
-
-    ssl.SSLContext.set_default_verify_paths = load_elsewhere  # type: ignore[method-assign,assignment]
-    try:
-        yield
-    finally:
-        ssl.SSLContext.set_default_verify_paths = load  # type: ignore[method-assign]
 
 
 def eks_token(cluster: str, region: str, profile: str, role: str) -> tuple[str, float]:

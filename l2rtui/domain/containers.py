@@ -11,34 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.node import Taint
-
-
-class Binding(StrEnum):
-    """Mechanism by which a pod gets the device of its slot.
-
-    ``env``: environment variables name the device, and the scheduler does not know about it. ``device-plugin``:
-    whole GPUs, or other units that a plugin counts, by resource limits. ``shared``: a time-sliced or MPS share, by
-    resource limits. ``hami``: HAMi's annotation with the GPU's UUID. ``dra``: a resource claim by UUID, shared by
-    the pods of one device. ``cpu``: no GPU; the pod uses a CPU slot.
-    """
-
-    ENV = "env"
-    DEVICE_PLUGIN = "device-plugin"
-    SHARED = "shared"
-    HAMI = "hami"
-    DRA = "dra"
-    CPU = "cpu"
-
-    @property
-    def chooses_gpu(self) -> bool:
-        """True where the plan chooses the device of the node; otherwise the cluster does."""
-        return self in (Binding.ENV, Binding.HAMI, Binding.DRA, Binding.CPU)
-
-    @property
-    def is_counted(self) -> bool:
-        """True where pods request units of an extended resource, which the scheduler counts."""
-        return self in (Binding.DEVICE_PLUGIN, Binding.SHARED, Binding.HAMI)
 
 
 class Security(StrEnum):

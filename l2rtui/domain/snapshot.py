@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
+from l2rtui.domain.kinds import DECISIVE_ROLES, Role
 from l2rtui.domain.ledger import Basis, DeviceUsage, Holder, Ledger, build_ledger
 from l2rtui.domain.node import GpuShare, Node, SlotId
 from l2rtui.domain.rows import row
 from l2rtui.domain.selection.name_pattern import EXPERIMENT_WORDS, KINDS
 from l2rtui.domain.status import Phase, Status, is_failing, pod_status
 from l2rtui.domain.sweeps.trial import Trial
-from l2rtui.domain.workload import DECISIVE_ROLES, Role
 
 
 @row(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from l2rtui.domain.containers import Binding, PodSettings
+from l2rtui.domain.containers import PodSettings
+from l2rtui.domain.kinds import DECISIVE_ROLES, Binding, Kind, RestartPolicy, Role  # noqa: F401
 from l2rtui.domain.node import Gpu, SlotId
 from l2rtui.domain.quantity import counted, format_bytes
 from l2rtui.domain.sweeps.trial import Trial
@@ -27,44 +28,6 @@ MAX_SET_NAME = 14
 # NumPy accepts unsigned 32-bit seeds, other libraries signed ones: the smaller bound works for all.
 MAX_SEED = 2**31 - 1
 """Largest seed that every library accepts."""
-
-
-class Kind(StrEnum):
-    """Pattern of how the processes of a run work together."""
-
-    LEARNER_WORKERS = "learner-workers"
-    ELASTIC = "elastic"
-    PARAMETER_SERVER = "parameter-server"
-    JOB = "job"
-
-
-class Role(StrEnum):
-    """Function of a process in its run."""
-
-    LEARNER = "learner"
-    WORKER = "worker"
-    EVALUATOR = "evaluator"
-    RENDEZVOUS = "rendezvous"
-    PS = "ps"
-    JOB = "job"
-
-
-DECISIVE_ROLES = {Kind.LEARNER_WORKERS: Role.LEARNER, Kind.ELASTIC: Role.WORKER, Kind.PARAMETER_SERVER: Role.WORKER}
-"""Role whose success finishes a run, by the kind of run. A job has none: each of its processes ends
-independently.
-"""
-
-
-class RestartPolicy(StrEnum):
-    """Rule for restarting a process that ended; the values are Kubernetes' own."""
-
-    ALWAYS = "Always"
-    ON_FAILURE = "OnFailure"
-    NEVER = "Never"
-
-    def restarts_after(self, exit_code: int) -> bool:
-        """True if a process that ended with this code is restarted."""
-        return self is RestartPolicy.ALWAYS or (self is RestartPolicy.ON_FAILURE and exit_code != 0)
 
 
 @dataclass(frozen=True, slots=True)

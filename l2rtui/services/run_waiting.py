@@ -98,7 +98,7 @@ def judge(goal: Goal, run: RunView | None, pods: Sequence[PodView], reading: Ret
     learning = learning_state(run, pods, NO_REPORTS, now)
     is_done = learning.state is Learning.DONE
     if goal.condition is WaitCondition.LEARNED and reading.best is not None and reading.best >= goal.value:
-        return Verdict(WaitOutcome.REACHED, f"its return has come to {reading.best:.4g}")
+        return Verdict(WaitOutcome.REACHED, f"mean return reached {reading.best:.4g}")
     if goal.condition is WaitCondition.DONE and is_done:
         return Verdict(WaitOutcome.REACHED, "has finished")
     if goal.condition is WaitCondition.RUNNING and _all_run(run, pods):

@@ -21,10 +21,12 @@ SECONDS = 240.0
 @contextmanager
 def claim(namespace: str, name: str, folder: Path) -> Iterator[Path]:
     """A claim that many pods may mount, bound to a folder of the real node, which is this machine."""
+    folder.mkdir(exist_ok=True)
     for part in (folder, *folder.parents[:2]):
         part.chmod(0o777)  # the pods run as another user
     common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
     volume = f"{name}-{namespace}"
+    here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [NODE]}
     objects: list[dict[str, Any]] = [
         {
             "apiVersion": "v1",
@@ -35,6 +37,7 @@ def claim(namespace: str, name: str, folder: Path) -> Iterator[Path]:
                 "capacity": {"storage": "1Gi"},
                 "hostPath": {"path": str(folder)},
                 "claimRef": {"namespace": namespace, "name": name},
+                "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
             },
         },
         {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import uuid
 from collections import Counter
 
 import pytest
@@ -13,23 +15,30 @@ from l2rtui.backends.common.refusals import SlotTakenError
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.backend import KubernetesBackend
 from l2rtui.config import Settings
+from l2rtui.domain.kinds import Kind, RestartPolicy, Role
 from l2rtui.domain.placement import parse_pins
 from l2rtui.domain.receipt import Receipt
-from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
+from l2rtui.domain.workload import RunSpec, SetSpec
 from l2rtui.errors import RefusedError
 from l2rtui.services import launcher
-from tests.cluster.conftest import kubectl, kubectl_json, new_namespace
+from tests.cluster.conftest import kubectl_json, new_namespace
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
-ROUNDS = 20
+ROUNDS = int(os.environ.get("L2R_RACE_ROUNDS", "20"))
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(60 * max(20, ROUNDS))]
 PINS = "phortx2/5.0,phortx2/6.0"
 
 
+@pytest.fixture(autouse=True)
+def no_shared_namespace(monkeypatch):
+    """The cluster may have the usual one, made by another test."""
+    monkeypatch.setattr(labels, "CLAIMS_NAMESPACE", f"absent-{uuid.uuid4().hex[:8]}")
+
+
 @pytest.fixture
-def shared_namespace():
-    kubectl("create", "namespace", labels.CLAIMS_NAMESPACE)
-    yield labels.CLAIMS_NAMESPACE
-    kubectl("delete", "namespace", labels.CLAIMS_NAMESPACE)
+def shared_namespace(no_shared_namespace, monkeypatch):
+    with new_namespace() as name:
+        monkeypatch.setattr(labels, "CLAIMS_NAMESPACE", name)
+        yield name
 
 
 def doubles(namespaces):

@@ -21,6 +21,7 @@
       secrets/NAME.json           0600: variables that processes get by reference
       results/<run>-<uid8>/       data/ of destroyed runs that held checkpoints or metrics
       reservations.json           reservations of slots, by node
+      packages/<key>/             what pip has installed for setups, for the next run with the same requirements
       volumes/<claim>/            mounted at /l2r by runs that name it; it outlives them
 """
 
@@ -60,6 +61,8 @@ class StateFolder:
     """Folder of the volumes that runs share."""
     secrets = _Below("secrets")
     """Folder of the secrets of `l2rtui secret`."""
+    packages = _Below("packages")
+    """Folder of the packages that setups of runs share."""
     reservations = _Below("reservations.json")
     """Reservations of slots."""
     lock = _Below("lock")

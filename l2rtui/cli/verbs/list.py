@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from l2rtui.cli import json_output, table_output, watching
+from l2rtui.cli import json_output, table_output
 from l2rtui.cli.listings import EXPERIMENTS, NODES, PODS, RUNS, SLOTS, Listing
 from l2rtui.cli.output import Document
 from l2rtui.cli.selection import RowSelection, filtered
@@ -75,6 +75,8 @@ class _Lister:
         # Before the backend is asked: a typo must not require a login.
         filtered(self._filter, listing.view, ())
         if self.session.args.watch:
+            from l2rtui.cli import watching
+
             writer = watching.writer_of(self.session, listing.view, listing.key, listing.volatile)
             return await watching.follow(self.session, writer, self._followed)
         snapshot = await self.session.backend.snapshot()

@@ -12,11 +12,10 @@ from typing import Any, Final
 
 from l2rtui.backends.kubernetes.api.credentials import Credentials, make_credentials
 from l2rtui.backends.kubernetes.api.errors import ApiError, RequestInfo
-from l2rtui.backends.kubernetes.api.http import JSON, Connection, decode_json
+from l2rtui.backends.kubernetes.api.http import FIELD_MANAGER, JSON, Connection, decode_json
 from l2rtui.backends.kubernetes.api.kubeconfig import Access, impersonating, load_access
 from l2rtui.backends.kubernetes.api.login import EksSigner
 from l2rtui.backends.kubernetes.api.resources import KINDS, KindPath, kind_of
-from l2rtui.backends.kubernetes.api.session import FIELD_MANAGER
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"

@@ -1,7 +1,7 @@
-"""HTTP transport to one API server: requests, streams and websockets; logins renewed; errors as ApiError.
+"""Requests, streams and websockets to one API server: logins renewed, a busy server waited for, errors as ApiError.
 
-The official client library's ``ApiClient`` sends the requests, see ``session``; responses are read as bytes.
-Renewal after 401 and repetition after 429 are our own: the library does neither.
+``transport`` sends them: lean reads, or the official client library's session. Responses are read as bytes. Renewal
+after 401 and repetition after 429 are our own: the library does neither.
 """
 
 from __future__ import annotations
@@ -9,18 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import json
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from email.utils import parsedate_to_datetime
-from typing import Any, Final
-from urllib.parse import urlsplit
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlsplit
 
-import aiohttp
-from kubernetes.aio.client import ApiClient, Configuration
-from yarl import URL
-
+from l2rtui import __version__
 from l2rtui.backends.kubernetes.api.credentials import Credentials, make_credentials
 from l2rtui.backends.kubernetes.api.errors import (
     ApiError,
@@ -30,40 +28,38 @@ from l2rtui.backends.kubernetes.api.errors import (
     unanswered_error,
 )
 from l2rtui.backends.kubernetes.api.kubeconfig import Access
+from l2rtui.backends.kubernetes.api.library_import import import_session, imported_session
 from l2rtui.backends.kubernetes.api.login import ApiLogin
 from l2rtui.backends.kubernetes.api.proxies import check_proxy, environment_proxy
-from l2rtui.backends.kubernetes.api.session import (
-    AUTH,
-    RedirectError,
-    close_client,
-    counted_sendings,
-    make_client,
-    session_of,
-)
 from l2rtui.backends.kubernetes.api.sockets import OpenSockets
+from l2rtui.backends.kubernetes.api.transport import (
+    Answer,
+    HandshakeError,
+    LeanTransport,
+    NoAnswerError,
+    RedirectError,
+    TimeLimits,
+    closed_error,
+)
 from runtime.base import bounded_json
+
+if TYPE_CHECKING:
+    from aiohttp import ClientWebSocketResponse
+
+    from l2rtui.backends.kubernetes.api.session import LibrarySession
 
 _log = logging.getLogger(__name__)
 
 Query = Mapping[str, str] | Sequence[tuple[str, str]]
 JSON: Final = "application/json"
+FIELD_MANAGER: Final = "l2rtui"
+"""Owner of the fields that we write (server-side apply), and the product in the ``User-Agent`` header."""
 _CONNECT_SECONDS = 10.0
-_MAX_CLIENTS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class _SignedRequest:
-    """Request as prepared by the library.
-
-    Attributes:
-        login: The login that it contains.
-    """
-
-    client: ApiClient
-    url: URL
-    headers: dict[str, str] = field(repr=False)  # includes the token
-    body: Any = field(repr=False)
-    login: ApiLogin
+_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_REVIEWS: Final = "/apis/authorization.k8s.io/"
+"""POSTs that ask for a permission and change nothing."""
+_MOST_OF_ERROR: Final = 1 << 20
+"""Bytes of an error that are read, which is enough for a proxy's page."""
 
 
 class Connection:
@@ -77,10 +73,9 @@ class Connection:
         self._credentials = credentials or make_credentials(access)
         # As in client-go: NO_PROXY does not apply to the proxy of a kubeconfig.
         self._proxy = check_proxy(access.proxy_url) if access.proxy_url else environment_proxy(access.server)
-        self._clients: dict[tuple[bytes, bytes], ApiClient] = {}
-        # Responses whose bodies are being read, by client: close() must wake their readers.
-        self._reading: dict[aiohttp.ClientResponse, ApiClient] = {}
         self._sockets = OpenSockets()
+        self._lean = LeanTransport(access, self._sockets)
+        self._session: LibrarySession | None = None
         self._encoding = "gzip"
         self._is_closed = False
         self._ahead_seconds = 0.0
@@ -119,21 +114,22 @@ class Connection:
         while True:
             _log.debug("%s %s", method, path)  # no query and no body: a log must not contain user data
             left = max(0.05, until - time.monotonic())
-            timeout = aiohttp.ClientTimeout(total=left, sock_connect=min(_CONNECT_SECONDS, left))
+            limits = TimeLimits(left, min(_CONNECT_SECONDS, left))
             try:
-                async with self._opened(request, query, headers=headers, body=body, timeout=timeout) as response:
-                    if on_start is None:
-                        return await response.read()
-                    head = await response.content.readany()
-                    on_start(head)
-                    return head + await response.read()
+                async with self._opened(request, query, limits, headers=headers, body=body) as answer:
+                    parts = [await answer.read_some()]
+                    if on_start is not None:
+                        on_start(parts[0])
+                    while parts[-1]:
+                        parts.append(await answer.read_some())
+                    return b"".join(parts)
             except ApiError as error:
                 # No other error is retried here: only the caller knows whether a write may be repeated.
                 pause = error.retry_after_seconds if error.is_busy else None
                 if pause is None or time.monotonic() + pause >= until:
                     raise
                 await asyncio.sleep(max(pause, 0.1))
-            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            except (NoAnswerError, OSError, TimeoutError) as error:
                 raise _unanswered(request, self.server, error, timeout_seconds) from error
 
     async def get_json(self, path: str, query: Query | None = None) -> Any:
@@ -160,18 +156,14 @@ class Connection:
             ApiError: An error status, a broken connection, or too long a silence.
         """
         request = RequestInfo("GET", path)
-        timeout = aiohttp.ClientTimeout(
-            total=None,
-            sock_connect=min(_CONNECT_SECONDS, idle_timeout_seconds),
-            sock_read=idle_timeout_seconds,
-        )
+        limits = TimeLimits(None, min(_CONNECT_SECONDS, idle_timeout_seconds), idle_timeout_seconds)
         try:
-            async with self._opened(request, query, timeout=timeout) as response:
+            async with self._opened(request, query, limits) as answer:
                 if on_open is not None:
                     on_open()
-                async for chunk in response.content.iter_any():
+                while chunk := await answer.read_some():
                     yield chunk
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        except (NoAnswerError, OSError, TimeoutError) as error:
             raise _unanswered(request, self.server, error, idle_timeout_seconds) from error
 
     async def websocket(
@@ -181,7 +173,7 @@ class Connection:
         *,
         protocols: Sequence[str],
         heartbeat_seconds: float | None = 20.0,
-    ) -> aiohttp.ClientWebSocketResponse:
+    ) -> ClientWebSocketResponse:
         """Open a websocket (exec, attach, port-forward); the caller closes it.
 
         Args:
@@ -192,28 +184,21 @@ class Connection:
             ApiError: The server refuses to open it.
         """
         request = RequestInfo("GET", path)
+        limits = TimeLimits(None, _CONNECT_SECONDS)
         for is_last in (False, True):
-            # Old servers answer 406 to a request for JSON if the response has no content type.
-            signed = await self._signed(request, query, {"Accept": "*/*"})
+            session = await self._library()
             try:
-                return await session_of(signed.client).ws_connect(
-                    signed.url,
-                    protocols=protocols,
-                    headers=signed.headers,
-                    heartbeat=heartbeat_seconds,
-                    max_msg_size=0,  # the server's messages have no size limit
-                    proxy=signed.client.configuration.proxy,
-                    server_hostname=signed.client.configuration.tls_server_name,
-                    timeout=aiohttp.ClientWSTimeout(ws_close=2.0),
+                return await session.websocket(
+                    path, _pairs(query), protocols=protocols, heartbeat_seconds=heartbeat_seconds, limits=limits
                 )
-            except aiohttp.WSServerHandshakeError as error:
-                if error.status == 401 and not is_last and await self._is_renewed(signed.login):
+            except HandshakeError as error:
+                if error.status == 401 and not is_last and await self._is_renewed(error.login):
                     continue
                 # aiohttp drops the body of a failed handshake, and with it the server's reason: GET it again.
-                raise await self._refusal(request, query, error) from error
+                raise await self._refusal(request, query, error.status) from error
             except RedirectError as error:
                 raise _redirected(request, error) from error
-            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            except (NoAnswerError, OSError, TimeoutError) as error:
                 raise _unanswered(request, self.server, error, _CONNECT_SECONDS) from error
         raise AssertionError  # pragma: no cover  (the last round returns or raises)
 
@@ -227,11 +212,10 @@ class Connection:
 
     async def close(self) -> None:
         """Close all connections; open streams and later requests fail with an error."""
-        # After a gather() has failed, its other requests may still come; their new client would never be closed.
         self._is_closed = True
-        clients, self._clients = list(self._clients.values()), {}
-        for client in clients:
-            await self._close(client)
+        if self._session is not None:
+            await self._session.close()
+        await self._lean.close()
         await self._sockets.close()
 
     # --- inside ----------------------------------------------------------------------------------------------
@@ -240,140 +224,105 @@ class Connection:
         self,
         request: RequestInfo,
         query: Query | None,
+        limits: TimeLimits,
         *,
-        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  (aiohttp's own, with its parts)
         headers: Mapping[str, str] | None = None,
         body: object = None,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+    ) -> AsyncIterator[Answer]:
         """Open a response with a status below 300, renewing the login once if necessary; ApiError for any other
         status.
         """
         for is_last in (False, True):
-            signed = await self._signed(request, query, headers, body)
-            with counted_sendings() as sendings:
-                sent = await self._sent(request, signed, timeout)
-            async with sent as response:
-                self._read_clock(response.headers.get("Date", ""))
-                if response.status < 300:
-                    self._reading[response] = signed.client
-                    try:
-                        yield response
-                    finally:
-                        del self._reading[response]
-                        _abort_unread(response)
-                    return
-                if response.status != 401 or is_last or not await self._is_renewed(signed.login):
-                    # At most 1 MiB of the body, which is enough for a proxy's error page.
-                    retry_after = response.headers.get("Retry-After", "")
-                    body_text = await response.content.read(1 << 20)
-                    error = response_error(request, response.status, body_text, retry_after)
-                    error.is_repeated = len(sendings) > 1
-                    if error.missing is not None and self.advise is not None:
-                        error.hint = self.advise(error.missing)
-                    raise error
-
-    def _read_clock(self, date: str) -> None:
-        """Compare the clocks by the Date header of a response (RFC 9110, 6.6.1), which each of Kubernetes' has."""
-        with contextlib.suppress(ValueError):
-            self._ahead_seconds = parsedate_to_datetime(date).timestamp() - time.time()
-
-    async def _signed(
-        self,
-        request: RequestInfo,
-        query: Query | None,
-        headers: Mapping[str, str] | None = None,
-        body: object = None,
-    ) -> _SignedRequest:
-        """Let the library prepare a request, with the login that its hook takes from our credentials."""
-        login = await self._credentials.login()
-        client = self._client(login)
-        pairs = list(query.items() if isinstance(query, Mapping) else query or ())
-        _, url, sent, encoded, _ = await client.param_serialize(
-            request.method, request.path, None, pairs, dict(headers or {}), body, auth_settings=[AUTH]
-        )
-        authorization = sent.pop("authorization", None) or ""
-        if authorization:
-            sent["Authorization"] = authorization
-        # Encoded: otherwise aiohttp would decode and encode names again, but they are data.
-        return _SignedRequest(
-            client, URL(url, encoded=True), sent, encoded, replace(login, authorization=authorization)
-        )
-
-    async def _authorize(self, configuration: Configuration) -> None:
-        """Set the current login; the library calls this hook for each request."""
-        configuration.api_key[AUTH] = (await self._credentials.login()).authorization
+            try:
+                async with await self._sent(request, _pairs(query), headers or {}, body, limits) as answer:
+                    self._read_clock(answer.header("Date"))
+                    if answer.status < 300:
+                        yield answer
+                        return
+                    if answer.status != 401 or is_last or not await self._is_renewed(answer.login):
+                        raise await self._error(request, answer)
+            except RedirectError as error:
+                raise _redirected(request, error) from error
 
     async def _sent(
         self,
         request: RequestInfo,
-        signed: _SignedRequest,
-        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  (aiohttp's own, with its parts)
-    ) -> aiohttp.ClientResponse:
-        try:
-            answer = await signed.client.call_api(
-                request.method, signed.url, signed.headers, signed.body, _request_timeout=timeout
+        query: Sequence[tuple[str, str]],
+        headers: Mapping[str, str],
+        body: object,
+        limits: TimeLimits,
+    ) -> AbstractAsyncContextManager[Answer]:
+        """Send a request by the transport that fits."""
+        is_review = request.method == "POST" and request.path.startswith(_REVIEWS)
+        is_short_read = limits.total is not None and (request.method == "GET" or is_review)
+        if self._is_closed:
+            raise closed_error(self.server)
+        if self._session is not None or self._proxy or not is_short_read:
+            session = await self._library()
+            return session.opened(request.method, request.path, query, headers, body, limits)
+        login = await self._credentials.login()
+        sent = [*self._headers(), *headers.items()]
+        sent += [("Authorization", login.authorization)] if login.authorization else []
+        # As the library does: names are encoded already.
+        values = "&".join(f"{name}={quote(value)}" for name, value in query)
+        target = f"{request.path}?{values}" if values else request.path
+        encoded = b"" if body is None else json.dumps(body).encode()
+        return self._lean.opened(request.method, target, sent, encoded, login, limits)
+
+    async def _library(self) -> LibrarySession:
+        """Return the session of the client library; the first call imports it, in a thread."""
+        return self._session or await self._open_session()
+
+    async def _open_session(self) -> LibrarySession:
+        module: Any = imported_session() or await asyncio.to_thread(import_session)
+        if self._is_closed:
+            raise closed_error(self.server)
+        if self._session is None:  # several requests may have waited for the import
+            self._session = module.LibrarySession(
+                self.access,
+                self._credentials,
+                proxy=self._proxy,
+                sockets=self._sockets,
+                headers=self._headers(),
             )
-        except RedirectError as error:
-            raise _redirected(request, error) from error
-        response: aiohttp.ClientResponse = answer.response
-        return response
+        return self._session
+
+    def _headers(self) -> list[tuple[str, str]]:
+        """Return the headers of all requests."""
+        encoding = ("Accept-Encoding", self._encoding)
+        agent = ("User-Agent", f"{FIELD_MANAGER}/{__version__}")
+        return [*self.access.user.impersonate, ("Accept", JSON), encoding, agent]
+
+    async def _error(self, request: RequestInfo, answer: Answer) -> ApiError:
+        """Read the error of a response."""
+        body = b""
+        while len(body) < _MOST_OF_ERROR and (part := await answer.read_some()):
+            body += part
+        error = response_error(request, answer.status, body[:_MOST_OF_ERROR], answer.header("Retry-After"))
+        error.is_repeated = answer.is_repeated
+        if error.missing is not None and self.advise is not None:
+            error.hint = self.advise(error.missing)
+        return error
+
+    def _read_clock(self, date: str) -> None:
+        """Compare the clocks by the Date header of a response (RFC 9110, 6.6.1), which each of Kubernetes' has."""
+        with contextlib.suppress(ValueError):
+            self._ahead_seconds = _http_time(date) - time.time()
 
     async def _is_renewed(self, refused: ApiLogin) -> bool:
         return not (await self._credentials.renew(refused)).is_same_as(refused)
 
-    async def _refusal(
-        self, request: RequestInfo, query: Query | None, error: aiohttp.WSServerHandshakeError
-    ) -> ApiError:
-        timeout = aiohttp.ClientTimeout(total=_CONNECT_SECONDS)
-        with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+    async def _refusal(self, request: RequestInfo, query: Query | None, status: int) -> ApiError:
+        limits = TimeLimits(_CONNECT_SECONDS, _CONNECT_SECONDS)
+        with contextlib.suppress(NoAnswerError, OSError, TimeoutError):
             try:
-                async with self._opened(request, query, timeout=timeout):
+                async with self._opened(request, query, limits):
                     pass
             except ApiError as refusal:
-                if refusal.status == error.status:
+                if refusal.status == status:
                     return refusal
         # Often a kubelet that the server cannot reach: the plain GET then only says that an upgrade is required.
-        return response_error(request, error.status, f"it could not be opened (HTTP {error.status})".encode())
-
-    def _client(self, login: ApiLogin) -> ApiClient:
-        """Return the client of a certificate: TLS binds connections to it, so a renewed one needs a new client."""
-        key = (login.certificate, login.key)
-        if self._is_closed:
-            raise ApiError(f"The connection to {self.server} is closed.")
-        if (client := self._clients.get(key)) is None:
-            headers = {"Accept": JSON, "Accept-Encoding": self._encoding}
-            client = self._clients[key] = make_client(
-                self.access, login, proxy=self._proxy, hook=self._authorize, sockets=self._sockets, headers=headers
-            )
-            for old in list(self._clients)[:-_MAX_CLIENTS]:
-                # Its streams began two certificates ago; their readers reconnect.
-                self._spawn_close(self._clients.pop(old))
-        return client
-
-    def _spawn_close(self, client: ApiClient) -> None:
-        task = asyncio.get_running_loop().create_task(self._close(client))
-        task.add_done_callback(lambda done: done.exception())
-
-    async def _close(self, client: ApiClient) -> None:
-        """Close the connections of a client, and wake readers, which aiohttp would leave waiting forever."""
-        for response, owner in self._reading.items():
-            if owner is client:
-                response.content.set_exception(aiohttp.ClientConnectionError("the connection was closed"))
-        await close_client(client)
-
-
-def _abort_unread(response: aiohttp.ClientResponse) -> None:
-    """Abort the connection of a response that was not fully read: no other request can use it.
-
-    close() would have no effect if the server has closed while the reader was behind: asyncio's TLS transport then
-    considers itself already closing.
-    """
-    if (
-        not response.content.is_eof()
-        and response.connection is not None
-        and response.connection.transport is not None
-    ):
-        response.connection.transport.abort()
+        return response_error(request, status, f"it could not be opened (HTTP {status})".encode())
 
 
 def decode_json(request: RequestInfo, body: bytes) -> Any:
@@ -393,20 +342,20 @@ def _redirected(request: RequestInfo, error: RedirectError) -> ApiError:
 
 
 def _unanswered(request: RequestInfo, server: str, error: BaseException, seconds: float) -> ApiError:
-    if isinstance(error, aiohttp.ConnectionTimeoutError):  # its timeout is shorter than the request's
-        seconds = min(seconds, _CONNECT_SECONDS)
-    is_refused = isinstance(getattr(error, "os_error", error), ConnectionRefusedError)
-    return unanswered_error(request, server, _cause(error, seconds), is_refused=is_refused)
-
-
-def _cause(error: BaseException, seconds: float) -> str:
-    """Describe briefly why there was no response."""
     if isinstance(error, TimeoutError):
-        return f"nothing came for {seconds:.0f} s"
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return f"its certificate is not trusted: {error.certificate_error}"
-    if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, OSError):
-        return error.os_error.strerror or str(error.os_error)
-    if isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientPayloadError | ConnectionResetError):
-        return "the connection was cut"
-    return str(error) or type(error).__name__
+        return unanswered_error(request, server, f"nothing came for {seconds:.0f} s")
+    is_refused = isinstance(error, ConnectionRefusedError) or getattr(error, "is_refused", False)
+    return unanswered_error(request, server, str(error) or type(error).__name__, is_refused=is_refused)
+
+
+def _http_time(date: str) -> float:
+    """Return an IMF-fixdate in seconds since the epoch: ``Sun, 06 Nov 1994 08:49:37 GMT``. ValueError for another.
+
+    Not by ``email.utils``, whose import takes as long as ten requests.
+    """
+    _, day, month, year, clock, _ = date.split()
+    return datetime.fromisoformat(f"{year}-{_MONTHS.index(month) + 1:02}-{day:>02}T{clock}+00:00").timestamp()
+
+
+def _pairs(query: Query | None) -> list[tuple[str, str]]:
+    return list(query.items() if isinstance(query, Mapping) else query or ())

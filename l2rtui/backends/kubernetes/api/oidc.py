@@ -21,12 +21,10 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote_plus
 
-import aiohttp
-
 from l2rtui.backends.kubernetes.api.kubeconfig import Oidc
 from l2rtui.backends.kubernetes.api.login import ApiLogin, login_error
 from l2rtui.backends.kubernetes.api.oidc_storage import store_tokens, stored_tokens
-from l2rtui.backends.kubernetes.api.proxies import environment_proxy, http_proxy, make_connector
+from l2rtui.backends.kubernetes.api.proxies import environment_proxy, http_proxy
 from runtime.base import bounded_json
 
 _SECONDS = 30.0
@@ -97,6 +95,8 @@ class OidcSource:
 
     async def _exchange(self) -> tuple[int, bytes]:
         """Send the refresh token; return status and body of the response."""
+        import aiohttp  # only here and in _send(): most commands find a token that is still valid
+
         oidc = self._oidc
         try:
             tls = ssl.create_default_context(cadata=oidc.ca.decode() if oidc.ca else None)
@@ -125,6 +125,10 @@ async def _send(
     """Send a request through the environment's proxies, as client-go does: ``proxy-url`` is only for the
     cluster.
     """
+    import aiohttp
+
+    from l2rtui.backends.kubernetes.api.connectors import make_connector
+
     proxy = environment_proxy(url)
     connector = make_connector(proxy, tls=tls)
     timeout = aiohttp.ClientTimeout(total=_SECONDS)

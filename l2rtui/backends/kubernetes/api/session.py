@@ -1,4 +1,4 @@
-"""Session of the official client library for one server and one client certificate.
+"""Session of the official client library for one server.
 
 Its ``ApiClient`` builds every request, and its pool sends them all: reads, writes, watches and websockets. TLS,
 server name and proxy come from its ``Configuration``, the login from its refresh hook. Its generated half
@@ -7,120 +7,306 @@ CPU to import, and one malformed item fails the whole list. Response bodies stay
 watched kinds.
 
 This module adds features that the library lacks: sockets with keep-alive, the client key without a file that
-outlives its loading, SOCKS, and no redirects.
+outlives its loading, SOCKS, and no redirects. ``http`` imports it when a process first needs it, see ``transport``.
 """
 
 from __future__ import annotations
 
-import os
+import asyncio
+import contextlib
 import ssl
-import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, Final
 
 import aiohttp
 from kubernetes.aio.client import ApiClient, Configuration
 from multidict import CIMultiDict
+from yarl import URL
 
-from l2rtui import __version__
+from l2rtui.backends.kubernetes.api.connectors import make_connector
+from l2rtui.backends.kubernetes.api.credentials import Credentials
 from l2rtui.backends.kubernetes.api.kubeconfig import Access
-from l2rtui.backends.kubernetes.api.login import ApiLogin, login_error
-from l2rtui.backends.kubernetes.api.proxies import http_proxy, make_connector
+from l2rtui.backends.kubernetes.api.login import ApiLogin
+from l2rtui.backends.kubernetes.api.proxies import http_proxy
 from l2rtui.backends.kubernetes.api.sockets import OpenSockets
-from l2rtui.errors import ConfigError
+from l2rtui.backends.kubernetes.api.tls import authority_error, load_certificate
+from l2rtui.backends.kubernetes.api.transport import (
+    CUT,
+    Answer,
+    HandshakeError,
+    Headers,
+    NoAnswerError,
+    RedirectError,
+    TimeLimits,
+    closed_error,
+)
 
-FIELD_MANAGER: Final = "l2rtui"
-"""Owner of the fields that we write (server-side apply), and the product in the ``User-Agent`` header."""
 AUTH: Final = "BearerToken"
 """Name of the library's security scheme; its value is the whole ``Authorization`` header, Bearer or Basic."""
 _SENDINGS: Final[ContextVar[list[str] | None]] = ContextVar("sendings", default=None)
-LoginHook = Callable[[Configuration], Awaitable[None]]
+_MAX_CLIENTS = 2
 
 
-class RedirectError(aiohttp.ClientError):
-    """The server sent a redirect, which is not followed.
+@dataclass(frozen=True, slots=True)
+class _SignedRequest:
+    """Request as prepared by the library.
 
     Attributes:
-        status: HTTP status. location: Target of the redirect.
+        login: The login that it contains.
     """
 
-    def __init__(self, status: int, location: str) -> None:
-        super().__init__(f"HTTP {status}")
-        self.status = status
-        self.location = location
+    client: ApiClient
+    url: URL
+    headers: dict[str, str] = field(repr=False)  # includes the token
+    body: Any = field(repr=False)
+    login: ApiLogin
 
 
-def make_client(
-    access: Access,
-    login: ApiLogin,
-    *,
-    proxy: str,
-    hook: LoginHook,
-    sockets: OpenSockets,
-    headers: Mapping[str, str],
-) -> ApiClient:
-    """Create a client of the library with its pool, which opens connections when they are needed.
+class _SessionAnswer:
+    """Response of the session; see ``Answer``."""
+
+    def __init__(self, response: aiohttp.ClientResponse, login: ApiLogin, *, is_repeated: bool) -> None:
+        self.status = response.status
+        self.login = login
+        self.is_repeated = is_repeated
+        self.read_some = response.content.readany
+        self._headers = response.headers
+
+    def header(self, name: str) -> str:
+        """Return the value of a header; empty without one."""
+        return self._headers.get(name, "")
+
+
+class LibrarySession:
+    """Clients of the library for one server: one for each client certificate.
 
     Args:
         proxy: URL of the proxy; empty for none.
-        sockets: Creates and tracks the sockets of the pool.
-        hook: Sets ``api_key`` of the configuration to the current login; called for every request.
-        headers: Sent with all requests, after the impersonation headers.
-
-    Raises:
-        ConfigError: The authority's certificate cannot be used.
-        ApiError: The client's certificate and key cannot be used.
+        sockets: Creates and tracks the sockets of the pools.
+        headers: Sent with all requests.
     """
-    configuration = make_configuration(access, proxy, hook)
-    try:
-        client = ApiClient(configuration)
-    except (ssl.SSLError, UnicodeDecodeError, ValueError) as error:
-        raise ConfigError(f"The certificate authority of the context {access.context} is no PEM.") from error
-    tls: ssl.SSLContext = client.rest_client.ssl_context
-    if login.certificate:
-        load_certificate(tls, login, access.user.name)
-    client.user_agent = f"{FIELD_MANAGER}/{__version__}"
-    configuration.client_session_kwargs = {
-        # An attribute of the session, as the library's own headers are a dict: Impersonate-Group may occur
-        # repeatedly.
-        "headers": CIMultiDict([*access.user.impersonate, *headers.items()]),
-        "connector": make_connector(
-            proxy,
-            tls=tls,
-            limit=0,
-            keepalive_timeout=60,
-            socket_factory=sockets.make,
-            on_tunnel=sockets.adopt,
-        ),
-        "read_bufsize": 1 << 18,  # four times aiohttp's default: fewer wake-ups for pages of megabytes
-        "trust_env": False,  # True would read ~/.netrc, and choose proxies by other rules than kubectl
-    }
-    return client
+
+    def __init__(
+        self, access: Access, credentials: Credentials, *, proxy: str, sockets: OpenSockets, headers: Headers
+    ) -> None:
+        self._access = access
+        self._credentials = credentials
+        self._proxy = proxy
+        self._sockets = sockets
+        self._headers = headers
+        self._is_closed = False
+        self._clients: dict[tuple[bytes, bytes], ApiClient] = {}
+        # Responses whose bodies are being read, by client: close() must wake their readers.
+        self._reading: dict[aiohttp.ClientResponse, ApiClient] = {}
+
+    @contextlib.asynccontextmanager
+    async def opened(
+        self,
+        method: str,
+        path: str,
+        query: Sequence[tuple[str, str]],
+        headers: Mapping[str, str],
+        body: object,
+        limits: TimeLimits,
+    ) -> AsyncIterator[Answer]:
+        """Send a request and open its response.
+
+        Raises:
+            NoAnswerError, RedirectError, TimeoutError, OSError: There is no response of this server.
+        """
+        timeout = aiohttp.ClientTimeout(total=limits.total, sock_connect=limits.connect, sock_read=limits.silence)
+        with _translated(limits):
+            signed = await self._signed(method, path, query, headers, body)
+            with counted_sendings() as sendings:
+                answer = await signed.client.call_api(
+                    method, signed.url, signed.headers, signed.body, _request_timeout=timeout
+                )
+            response: aiohttp.ClientResponse = answer.response
+            async with response:
+                self._reading[response] = signed.client
+                try:
+                    yield _SessionAnswer(response, signed.login, is_repeated=len(sendings) > 1)
+                finally:
+                    del self._reading[response]
+                    _abort_unread(response)
+
+    async def websocket(
+        self,
+        path: str,
+        query: Sequence[tuple[str, str]],
+        *,
+        protocols: Sequence[str],
+        heartbeat_seconds: float | None,
+        limits: TimeLimits,
+    ) -> aiohttp.ClientWebSocketResponse:
+        """Open a websocket; raises HandshakeError where the server refuses it, otherwise like opened()."""
+        # Old servers answer 406 to a request for JSON if the response has no content type.
+        with _translated(limits):
+            signed = await self._signed("GET", path, query, {"Accept": "*/*"}, None)
+            try:
+                return await session_of(signed.client).ws_connect(
+                    signed.url,
+                    protocols=protocols,
+                    headers=signed.headers,
+                    heartbeat=heartbeat_seconds,
+                    max_msg_size=0,  # the server's messages have no size limit
+                    proxy=signed.client.configuration.proxy,
+                    server_hostname=signed.client.configuration.tls_server_name,
+                    timeout=aiohttp.ClientWSTimeout(ws_close=2.0),
+                )
+            except aiohttp.WSServerHandshakeError as error:
+                raise HandshakeError(error.status, signed.login) from error
+
+    async def close(self) -> None:
+        """Close all connections and wake their readers."""
+        # After a gather() has failed, its other requests may still come; their new client would never be closed.
+        self._is_closed = True
+        clients, self._clients = list(self._clients.values()), {}
+        for client in clients:
+            await self._close(client)
+
+    # --- inside ----------------------------------------------------------------------------------------------
+    async def _signed(
+        self,
+        method: str,
+        path: str,
+        query: Sequence[tuple[str, str]],
+        headers: Mapping[str, str],
+        body: object,
+    ) -> _SignedRequest:
+        """Let the library prepare a request, with the login that its hook takes from our credentials."""
+        login = await self._credentials.login()
+        client = self._client(login)
+        _, url, sent, encoded, _ = await client.param_serialize(
+            method, path, None, list(query), dict(headers), body, auth_settings=[AUTH]
+        )
+        authorization = sent.pop("authorization", None) or ""
+        if authorization:
+            sent["Authorization"] = authorization
+        # Encoded: otherwise aiohttp would decode and encode names again, but they are data.
+        return _SignedRequest(
+            client, URL(url, encoded=True), sent, encoded, replace(login, authorization=authorization)
+        )
+
+    async def _authorize(self, configuration: Configuration) -> None:
+        """Set the current login; the library calls this hook for each request."""
+        configuration.api_key[AUTH] = (await self._credentials.login()).authorization
+
+    def _client(self, login: ApiLogin) -> ApiClient:
+        """Return the client of a certificate: TLS binds connections to it, so a renewed one needs a new client."""
+        key = (login.certificate, login.key)
+        if self._is_closed:
+            raise closed_error(self._access.server)
+        if (client := self._clients.get(key)) is None:
+            client = self._clients[key] = self._make_client(login)
+            for old in list(self._clients)[:-_MAX_CLIENTS]:
+                # Its streams began two certificates ago; their readers reconnect.
+                self._spawn_close(self._clients.pop(old))
+        return client
+
+    def _make_client(self, login: ApiLogin) -> ApiClient:
+        """Create a client of the library with its pool, which opens connections when they are needed.
+
+        Raises:
+            ConfigError: The authority's certificate cannot be used.
+            ApiError: The client's certificate and key cannot be used.
+        """
+        configuration = self._make_configuration()
+        try:
+            client = ApiClient(configuration)
+        except (ssl.SSLError, UnicodeDecodeError, ValueError) as error:
+            raise authority_error(self._access) from error
+        tls: ssl.SSLContext = client.rest_client.ssl_context
+        if login.certificate:
+            load_certificate(tls, login, self._access.user.name)
+        client.user_agent = dict(self._headers)["User-Agent"]
+        configuration.client_session_kwargs = {
+            # An attribute of the session, as the library's own headers are a dict: Impersonate-Group may occur
+            # repeatedly.
+            "headers": CIMultiDict(self._headers),
+            "connector": make_connector(
+                self._proxy,
+                tls=tls,
+                limit=0,
+                keepalive_timeout=60,
+                socket_factory=self._sockets.make,
+                on_tunnel=self._sockets.adopt,
+            ),
+            "read_bufsize": 1 << 18,  # four times aiohttp's default: fewer wake-ups for pages of megabytes
+            "trust_env": False,  # True would read ~/.netrc, and choose proxies by other rules than kubectl
+        }
+        return client
+
+    def _make_configuration(self) -> Configuration:
+        """Translate the context into the library's configuration."""
+        access = self._access
+        try:
+            authority = access.ca.decode("ascii") or None
+        except UnicodeDecodeError as error:
+            raise authority_error(access) from error
+        configuration = Configuration(
+            access.server,
+            api_key={AUTH: ""},  # without an entry the library would not call the hook
+            ca_cert_data=authority,
+            verify_ssl=not access.is_insecure,
+            tls_server_name=access.tls_server_name or None,
+            proxy=http_proxy(self._proxy),
+            trace_configs=[_no_redirects(), _sendings()],
+        )
+        # See `tls`.
+        configuration.disable_strict_ssl_verification = True
+        configuration.refresh_api_key_hook = self._authorize  # type: ignore[assignment]
+        return configuration
+
+    def _spawn_close(self, client: ApiClient) -> None:
+        task = asyncio.get_running_loop().create_task(self._close(client))
+        task.add_done_callback(lambda done: done.exception())
+
+    async def _close(self, client: ApiClient) -> None:
+        """Close the connections of a client, and wake readers, which aiohttp would leave waiting forever."""
+        for response, owner in self._reading.items():
+            if owner is client:
+                response.content.set_exception(aiohttp.ClientConnectionError("the connection was closed"))
+        await close_client(client)
 
 
-def make_configuration(access: Access, proxy: str, hook: LoginHook) -> Configuration:
-    """Translate a context into the library's configuration."""
+@contextlib.contextmanager
+def _translated(limits: TimeLimits) -> Iterator[None]:
+    """Translate the errors of aiohttp, which other modules do not know."""
     try:
-        authority = access.ca.decode("ascii") or None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"The certificate authority of the context {access.context} is no PEM.") from error
-    configuration = Configuration(
-        access.server,
-        api_key={AUTH: ""},  # without an entry the library would not call the hook
-        ca_cert_data=authority,
-        verify_ssl=not access.is_insecure,
-        tls_server_name=access.tls_server_name or None,
-        proxy=http_proxy(proxy),
-        trace_configs=[_no_redirects(), _sendings()],
-    )
-    # Python 3.13 checks strictly (RFC 5280), and many clusters' own authorities lack the Authority Key Identifier.
-    configuration.disable_strict_ssl_verification = True
-    configuration.refresh_api_key_hook = hook  # type: ignore[assignment]
-    return configuration
+        yield
+    except aiohttp.ConnectionTimeoutError as error:  # its timeout is shorter than the request's
+        seconds = min(limits.total or limits.silence or limits.connect, limits.connect)
+        raise NoAnswerError(f"nothing came for {seconds:.0f} s") from error
+    except TimeoutError:
+        raise
+    except aiohttp.ClientConnectorCertificateError as error:
+        raise NoAnswerError(f"its certificate is not trusted: {error.certificate_error}") from error
+    except aiohttp.ClientConnectorError as error:
+        is_refused = isinstance(error.os_error, ConnectionRefusedError)
+        cause = error.os_error.strerror or str(error.os_error)
+        raise NoAnswerError(cause or str(error), is_refused=is_refused) from error
+    except (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, ConnectionResetError) as error:
+        raise NoAnswerError(CUT) from error
+    except aiohttp.ClientError as error:
+        raise NoAnswerError(str(error) or type(error).__name__) from error
+
+
+def _abort_unread(response: aiohttp.ClientResponse) -> None:
+    """Abort the connection of a response that was not fully read: no other request can use it.
+
+    close() would have no effect if the server has closed while the reader was behind: asyncio's TLS transport then
+    considers itself already closing.
+    """
+    if (
+        not response.content.is_eof()
+        and response.connection is not None
+        and response.connection.transport is not None
+    ):
+        response.connection.transport.abort()
 
 
 def session_of(client: ApiClient) -> aiohttp.ClientSession:
@@ -142,11 +328,7 @@ async def close_client(client: ApiClient) -> None:
 
 
 def _no_redirects() -> aiohttp.TraceConfig:
-    """Return a trace that ends a request at its first redirect: the library cannot disable redirects.
-
-    A redirect would send impersonation headers and the client certificate to a server that the kubeconfig does not
-    name.
-    """
+    """Return a trace that ends a request at its first redirect: the library cannot disable redirects."""
 
     async def refuse(_session: object, _context: SimpleNamespace, params: Any) -> None:
         params.response.close()
@@ -157,7 +339,7 @@ def _no_redirects() -> aiohttp.TraceConfig:
     return trace
 
 
-@contextmanager
+@contextlib.contextmanager
 def counted_sendings() -> Iterator[list[str]]:
     """Record each sending of a request in the block: a second entry is a repetition by aiohttp.
 
@@ -180,39 +362,3 @@ def _sendings() -> aiohttp.TraceConfig:
     trace = aiohttp.TraceConfig()
     trace.on_request_headers_sent.append(record)
     return trace
-
-
-def load_certificate(tls: ssl.SSLContext, login: ApiLogin, user: str) -> None:
-    """Load the login's client certificate and key into a TLS context.
-
-    The library only accepts paths, and writes keys of a kubeconfig to files in /tmp that stay until the process
-    ends (kubernetes/aio/config/kube_config.py, ``_create_temp_file_with_content``). Here the file is anonymous
-    memory (Linux), or is in a folder of mode 0700 that is removed immediately.
-
-    Raises:
-        ApiError: They cannot be used.
-    """
-    try:
-        _load(tls, login.certificate.rstrip() + b"\n" + login.key)
-    except (ssl.SSLError, OSError) as error:
-        raise login_error(
-            f"The client certificate and key of {user} cannot be used: {error.args[-1]}.",
-            "Write the kubeconfig again.",
-        ) from error
-
-
-def _load(tls: ssl.SSLContext, pem: bytes) -> None:
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("l2rtui", os.MFD_CLOEXEC)
-        try:
-            os.write(descriptor, pem)
-            # An empty password: OpenSSL would ask for one on the terminal if the key is encrypted.
-            tls.load_cert_chain(f"/proc/self/fd/{descriptor}", password="")
-        finally:
-            os.close(descriptor)
-        return
-    with tempfile.TemporaryDirectory(prefix="l2rtui-") as folder:  # mode 0700
-        path = Path(folder) / "login.pem"
-        path.touch(mode=0o600)
-        path.write_bytes(pem)
-        tls.load_cert_chain(path, password="")

@@ -46,7 +46,7 @@ from l2rtui.backends.kubernetes.state.views import (
 )
 from l2rtui.config import user_name
 from l2rtui.domain.change import Change, NodeChanged, NodeGone, PodChanged, PodGone, RunChanged, RunGone
-from l2rtui.domain.containers import Binding
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.node import CPU, Gpu, Node, SlotReservation
 from l2rtui.domain.quantity import whole_number
 from l2rtui.domain.reservations.text import read_reservations

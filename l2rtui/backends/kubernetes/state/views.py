@@ -26,13 +26,13 @@ from l2rtui.backends.kubernetes.state.node_devices import NodeDevices, quantity
 from l2rtui.backends.kubernetes.state.pod_reason import NODE_LOST, explain, explain_controller
 from l2rtui.backends.kubernetes.state.replica_index import PlannedReplica, read_planned_replicas
 from l2rtui.domain.history.identity import spec_id
+from l2rtui.domain.kinds import RestartPolicy, Role
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import GpuUse, Node, Taint
 from l2rtui.domain.quantity import whole_number
 from l2rtui.domain.snapshot import LOST, PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.sweeps.trial import Trial
-from l2rtui.domain.workload import RestartPolicy, Role
 from runtime.base import bounded_json
 
 UNREADABLE = "Unreadable"

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 
 from l2rtui.backends.kubernetes.actions import destroy as destroying
 from l2rtui.backends.kubernetes.api.errors import MissingRight
@@ -74,10 +75,9 @@ async def test_a_verb_needs_the_rights_of_its_rows_and_no_others(verb, tmp_path)
 
 
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("parts", [RESEARCHER, (*RESEARCHER, RoleScope.CLUSTER)], ids=["role", "with-the-ledger"])
-async def test_the_roles_are_enough_for_every_verb(verb, parts, tmp_path):
-    namespaces = () if RoleScope.CLUSTER in parts else ("ml",)
-    async with program_with(tmp_path, granted(*parts), namespaces) as program:
+async def test_the_roles_are_enough_for_every_verb_in_all_namespaces(verb, tmp_path):
+    """Those in one namespace are what the test above runs with."""
+    async with program_with(tmp_path, granted(*RESEARCHER, RoleScope.CLUSTER), ()) as program:
         await VERBS[verb](program)
 
 
@@ -134,3 +134,11 @@ def test_a_right_that_no_role_has_names_none(missing):
 async def test_the_manifest_is_what_the_table_says():
     text = (Path(__file__).parents[5] / "manifests" / "rbac.yaml").read_text()
     assert text == rbac.manifest(), "`make rbac` writes it anew"
+
+
+@pytest.mark.parametrize(("setting", "namespace"), [("", "l2rtui-claims"), ("gpu-claims", "gpu-claims")])
+def test_the_rights_to_claim_are_in_the_namespace_that_the_settings_name(setting, namespace):
+    made, role, binding = yaml.safe_load_all(rbac.claims_manifest("ann", namespace=setting))
+    assert made["metadata"]["name"] == namespace
+    assert role["metadata"]["namespace"] == binding["metadata"]["namespace"] == namespace
+    assert binding["subjects"][0]["name"] == "ann"

@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 
 from l2rtui.backends.kubernetes.api.backoff import ProbeResult, ServerGate, Timing
+from l2rtui.backends.kubernetes.api.library_import import import_session
 from l2rtui.backends.kubernetes.api.list_pages import Scope
 from l2rtui.backends.kubernetes.api.reflector import Reflector, probe
 from l2rtui.backends.kubernetes.api.structs import ConfigMapStruct
@@ -287,8 +288,8 @@ async def test_a_watch_whose_connection_we_close_ourselves_goes_on_with_another(
     server = Server([config_map("a", 3)])
     async with serving(server), following(server) as (reflector, _):
         await until(lambda: len(server.watches) == 1 and reflector.stale_seconds == 0.0)
-        _, client = reflector._api._clients.popitem()  # as for a client certificate that has been renewed
-        await reflector._api._close(client)
+        _, client = reflector._api._session._clients.popitem()  # as for a client certificate that has been renewed
+        await reflector._api._session._close(client)
         await until(lambda: len(server.watches) == 2)
         assert len(server.lists) == 1
 
@@ -431,6 +432,7 @@ async def test_a_list_that_is_no_list_is_an_error_and_no_end():
 
 @pytest.mark.slow
 def test_five_hours_of_refusals_take_no_memory_and_a_request_a_second_at_most_and_then_it_comes_back():
+    import_session()  # in virtual time no thread does it
     run_virtually(refused_for_five_hours())
 
 

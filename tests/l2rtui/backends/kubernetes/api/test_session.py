@@ -1,4 +1,4 @@
-"""The library's client as our session: its requests, forbidden behaviour, and the modules that may import it."""
+"""Both transports: their requests, forbidden behaviour, and the modules that may import the library."""
 
 from __future__ import annotations
 
@@ -32,6 +32,22 @@ class Logins:
         return self._left.pop(0)
 
 
+@pytest.fixture(params=["lean", "session"])
+async def connected(request):
+    """Make a connection that reads by one of the transports."""
+    made = []
+
+    async def connect(access, credentials=None):
+        made.append(api := Connection(access, credentials))
+        if request.param == "session":
+            await api._library()
+        return api
+
+    yield connect
+    for api in made:
+        await api.close()
+
+
 async def test_the_certificates_of_the_kubeconfig_leave_no_file_behind(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     access = Access("c", "k", "https://127.0.0.1:1", User("u", b"not a certificate", b"not a key"))
@@ -45,14 +61,13 @@ async def test_the_certificates_of_the_kubeconfig_leave_no_file_behind(tmp_path,
 
 
 @pytest.mark.parametrize("ca", [b"no PEM", b"\xff\xfe"])
-async def test_an_authority_that_cannot_be_read_is_a_sentence(ca):
-    api = Connection(Access("c", "k", "https://127.0.0.1:1", User(), ca=ca))
+async def test_an_authority_that_cannot_be_read_is_a_sentence(connected, ca):
+    api = await connected(Access("c", "k", "https://127.0.0.1:1", User(), ca=ca))
     with pytest.raises(ConfigError, match="authority of the context c is no PEM"):
         await api.request("GET", "/version")
-    await api.close()
 
 
-async def test_requests_carry_login_impersonation_and_names_as_they_are(monkeypatch, tmp_path):
+async def test_requests_carry_login_impersonation_and_names_as_they_are(connected, monkeypatch, tmp_path):
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login stranger password secret\n")
     (tmp_path / ".netrc").chmod(0o600)
     monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
@@ -66,7 +81,7 @@ async def test_requests_carry_login_impersonation_and_names_as_they_are(monkeypa
 
     async with serving(Server(on_request=answer)) as server:
         access = Access("c", "k", server.base, User("u", impersonate=AS_ANNA))
-        api = Connection(access, Credentials(Logins("")))
+        api = await connected(access, Credentials(Logins("")))
         await api.request("GET", "/api/v1/pods/a%2Fb", query={"labelSelector": "x in (a,b)", "continue": "a+b/c="})
         await api.request(
             "PATCH", "/p", body={"ä": [1, None, {"b": 0.5}]}, content_type="application/apply-patch+yaml"
@@ -82,7 +97,7 @@ async def test_requests_carry_login_impersonation_and_names_as_they_are(monkeypa
     assert json.loads(body) == {"ä": [1, None, {"b": 0.5}]}
 
 
-async def test_a_refused_login_is_renewed_once_for_requests_and_for_websockets(monkeypatch):
+async def test_a_refused_login_is_renewed_once_for_requests_and_for_websockets(connected, monkeypatch):
     monkeypatch.setattr("l2rtui.backends.kubernetes.api.credentials._CALM_SECONDS", 0.0)
     seen = []
 
@@ -92,7 +107,7 @@ async def test_a_refused_login_is_renewed_once_for_requests_and_for_websockets(m
 
     async with serving(Server(on_request=answer)) as server:
         logins = Logins("Bearer old", "Bearer new")
-        api = Connection(Access("c", "k", server.base, User()), Credentials(logins))
+        api = await connected(Access("c", "k", server.base, User()), Credentials(logins))
         await api.request("GET", "/version")
         await api.request("GET", "/version")
         assert (seen, logins.count) == (["Bearer old", "Bearer new", "Bearer new"], 2)
@@ -105,7 +120,7 @@ async def test_a_refused_login_is_renewed_once_for_requests_and_for_websockets(m
         await api.close()
 
 
-async def test_redirects_are_not_followed():
+async def test_redirects_are_not_followed(connected):
     stranger_saw = []
 
     async def steal(request):
@@ -118,10 +133,11 @@ async def test_redirects_are_not_followed():
             raise web.HTTPFound(f"{stranger.base}/login")
 
         async with serving(Server(on_request=redirect)) as server:
-            api = Connection(Access("c", "k", server.base, User("u", token="t", impersonate=AS_ANNA)))
-            with pytest.raises(ApiError, match=r"redirected to 127\.0\.0\.1") as caught:
-                await api.request("POST", "/api/v1/pods", body={})
-            assert caught.value.status == 302
+            api = await connected(Access("c", "k", server.base, User("u", token="t", impersonate=AS_ANNA)))
+            for method, body in (("GET", None), ("POST", {})):
+                with pytest.raises(ApiError, match=r"redirected to 127\.0\.0\.1") as caught:
+                    await api.request(method, "/api/v1/pods", body=body)
+                assert caught.value.status == 302
             with pytest.raises(ApiError, match="redirected"):
                 await api.websocket("/exec", protocols=("v5.channel.k8s.io",))
             await api.close()
