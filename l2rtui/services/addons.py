@@ -151,11 +151,17 @@ async def apply_addons(
 
 
 async def prepare_claims(
-    context: str, kubeconfig: str | None = None, *, users: Sequence[str] = (), dry_run: bool = False
+    context: str,
+    kubeconfig: str | None = None,
+    *,
+    namespace: str = "",
+    users: Sequence[str] = (),
+    dry_run: bool = False,
 ) -> AsyncGenerator[Applied, None]:
     """Make the namespace in which the users of all namespaces claim slots.
 
     Args:
+        namespace: The one that the settings name; empty for the usual one.
         users: Those who may claim there; empty for everybody who can log in.
 
     Raises:
@@ -163,7 +169,8 @@ async def prepare_claims(
     """
     from l2rtui import bounded_yaml
 
-    texts = [rbac.claims_manifest(user) for user in users] or [rbac.claims_manifest(EVERYBODY, "Group")]
+    subjects = [(user, "User") for user in users] or [(EVERYBODY, "Group")]
+    texts = [rbac.claims_manifest(*subject, namespace) for subject in subjects]
     objects = {str(manifest): ("claims", manifest) for text in texts for manifest in bounded_yaml.load_all(text)}
     async with aclosing(_apply_all(context, kubeconfig, list(objects.values()), {}, dry_run=dry_run)) as applied:
         async for item in applied:

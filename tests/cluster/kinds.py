@@ -21,6 +21,7 @@ SECONDS = 240.0
 @contextmanager
 def claim(namespace: str, name: str, folder: Path) -> Iterator[Path]:
     """A claim that many pods may mount, bound to a folder of the real node, which is this machine."""
+    folder.mkdir(exist_ok=True)
     for part in (folder, *folder.parents[:2]):
         part.chmod(0o777)  # the pods run as another user
     common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}

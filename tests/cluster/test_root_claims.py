@@ -22,7 +22,6 @@ def of_root(namespace, tmp_path):
 
     def make(name):
         folder = tmp_path / name
-        folder.mkdir()
         context = claim(namespace, name, folder)
         context.__enter__()
         made.append(context)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import stat
 import subprocess
 from pathlib import Path
 
@@ -98,8 +99,13 @@ def test_the_elastic_job_of_imagenet_trains_beside_its_etcd(cli, namespace, seed
     destroyed(cli, namespace, "imagenet")
 
 
-def test_the_pods_of_imagenet_train_by_their_own_etcd(cli, namespace, seed_image, tmp_path):
-    with claim(namespace, "efs-claim", tmp_path):
+@pytest.mark.parametrize("attempt", [1, 2, 3])
+def test_the_pods_of_imagenet_train_by_their_own_etcd_on_a_fresh_volume_of_root(
+    attempt, cli, namespace, seed_image, tmp_path
+):
+    with claim(namespace, "efs-claim", tmp_path / "efs") as folder:
+        folder.chmod(0o755)
+        assert (folder.stat().st_uid, stat.S_IMODE(folder.stat().st_mode)) == (0, 0o755)
         words = [word for name in ("etcd.yaml", "imagenet.yaml") for word in ("-f", str(SEEDS / name))]
         words += ["--set", f"image={seed_image}", "--name", "imagenet"]
         said = plan(cli, *words)
@@ -112,4 +118,6 @@ def test_the_pods_of_imagenet_train_by_their_own_etcd(cli, namespace, seed_image
         cli.run("launch", *words, "--yes")
         first, last, number = eventually("it trains", lambda: losses(cli.call("logs", "imagenet").stdout), SECONDS)
         assert (number, last < first / 10) == (2, True)
+        eventually("its files", lambda: len(list(folder.iterdir())) == 2, SECONDS)
+        assert {file.name for file in folder.iterdir()} == {"rank-0", "rank-1"}
         destroyed(cli, namespace, "imagenet")

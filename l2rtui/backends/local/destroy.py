@@ -248,7 +248,7 @@ def _refusal(proc: ProcessIdentity) -> str:
 
 
 def _remove(root: StateFolder, folder: RunFolder, uid: str, purge: bool) -> tuple[list[Leftover], str]:
-    """Move the results away, delete the rest, and verify the deletion; call it with the lock pids_on_gpus.
+    """Move the results away, delete the rest, and verify the deletion; call it with the lock held.
 
     Returns:
         Leftovers, and the folder of the results (empty without results).

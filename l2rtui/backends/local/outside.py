@@ -30,8 +30,10 @@ _ENGINE_SECONDS = 3.0
 _MAX_ANSWER_BYTES = 8 << 20
 _MAX_CONTAINERS = 50
 """Number of containers whose variables are read; the newest come first."""
-_OWN_LABEL = "l2rtui"
-"""Part of the labels of containers that belong to a run: those of the docker backend, and simulators."""
+_OF_OTHERS = ("l2rtui", "io.kubernetes.")
+"""Parts of the labels of containers that a run's processes did not start: those of the docker backend, simulators,
+and pods of a kubelet.
+"""
 _CLOCK_SECONDS = 1.0
 """Difference between the clocks of two sources for the time of a start."""
 _FREE_SECONDS = 3.0
@@ -74,8 +76,9 @@ def end_containers(folder: RunFolder, uid: str, since: float) -> Containers:
                 ended += 1
                 if refusal := engine.remove(container["Id"]):
                     left.append(Leftover("Container", name, refusal))
-            elif not any(_OWN_LABEL in label for label in labels):
-                reason = f"started while the run existed; `docker rm -f {name.partition(' ')[0]}` ends it"
+            elif not any(part in label for label in labels for part in _OF_OTHERS):
+                command = f"docker rm -f {name.partition(' ')[0]}"
+                reason = f"started while the run existed; if it is the run's, `{command}` ends it"
                 possible.append(Leftover("Container", name, reason))
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError):
         return Containers(False, ended, tuple(left), tuple(possible))
@@ -168,6 +171,6 @@ def possible_gpu_processes(report: GpuReport, gpus: Collection[int], since: floa
         except psutil.Error:  # it has ended, or is hidden
             continue
         if started >= since - _CLOCK_SECONDS:
-            reason = f"started while the run held GPU {gpu}; `kill {process.pid}` ends it"
+            reason = f"started while the run held GPU {gpu}; if it is the run's, `kill {process.pid}` ends it"
             possible.append(Leftover("GPU process", f"{process.pid} {command}", reason))
     return tuple(possible)

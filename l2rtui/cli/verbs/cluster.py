@@ -278,15 +278,16 @@ async def _prepare(session: Session) -> int:
     """Make the namespace in which all users claim slots, in the cluster of the current context."""
     args = session.args
     users = [name for text in args.user for name in text.split(",") if name]
+    namespace = session.settings.claims_namespace or CLAIMS_NAMESPACE
     if not args.dry_run:
         session.require_change("cluster prepare")
         where = f"the context {args.context}" if args.context else "the current context"
         who = ", ".join(users) or "everybody who can log in"
-        question = f"Make the namespace {CLAIMS_NAMESPACE} on {where}, in which {who} may claim slots?"
+        question = f"Make the namespace {namespace} on {where}, in which {who} may claim slots?"
         if not session.confirm(lambda: question):
             return EXIT_FAILED
     path = str(_path(session)) if args.kubeconfig else None
-    steps = addons.prepare_claims(args.context or "", path, users=users, dry_run=args.dry_run)
+    steps = addons.prepare_claims(args.context or "", path, namespace=namespace, users=users, dry_run=args.dry_run)
     async with aclosing(steps) as applied:
         documents = [
             {"addon": item.addon, "version": "", "object": item.object, "outcome": item.outcome, "images": []}

@@ -123,7 +123,7 @@ def curve_columns(curve: RunCurve) -> tuple[tuple[str, tuple[float | None, ...]]
 
 
 def recorded_curve(record: HistoryRecord, curve: RunCurve | None = None) -> SeedCurve:
-    """Return a curve as that of a recorded run; by default the recorded curve, which is empty before its end."""
+    """Return a curve with the seed, experiment and place of a record; by default the recorded curve."""
     entry = record.entry
     if curve is None:
         curve = stored_curve(record.ending) if record.ending is not None else RunCurve()

@@ -34,6 +34,11 @@ class Dialog(ModalScreen[Answer]):
         """Set the style sheet's name as a class, not an id, since two dialogs of a kind may exist for a moment."""
         super().__init__(classes=name)
 
+    @property
+    def is_laid_out(self) -> bool:
+        """True once its frame has a size: before, there is only the dimmed screen below, which it will cover."""
+        return any(child.region.height for child in self.children if child.classes & {"dialog", "whole"})
+
     @on(events.Mount)
     def _keep_clear_of_toasts(self) -> None:
         """Keep the toasts off the text: later toasts too, and after the text has grown."""

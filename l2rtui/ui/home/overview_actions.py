@@ -76,7 +76,7 @@ class OverviewActions:
         self._view.screen.app.push_screen(screen, chosen)
 
     def _look(self) -> Look:
-        """Return what is known now: the results are from the records that learners have streamed."""
+        """Return the newest data; the results are from the records that learners have streamed."""
         from l2rtui.ui.overviews.overview import Look
 
         content, snapshot = self._view.content, self._view.snapshot

@@ -46,7 +46,7 @@ class ExperimentsScreen(Overview):
     """All experiments.
 
     Args:
-        look: Returns what is known now.
+        look: Returns the newest data of the app.
         to_trials: Opens the trials of the sweep with this name.
     """
 

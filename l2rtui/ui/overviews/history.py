@@ -114,7 +114,7 @@ class HistoryScreen(Overview):
         return [run for uid, run in self._snapshot.runs.items() if uid in keys]
 
     def _show_curves(self) -> None:
-        """Show the curves of existing runs as everywhere, and otherwise those of the records."""
+        """Show the live curves of existing runs, and the recorded curves of others."""
         chosen = self._chosen
         if not chosen or len(self._runs_of(chosen)) == len(chosen):
             super()._show_curves()

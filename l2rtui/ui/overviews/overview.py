@@ -1,6 +1,6 @@
 """Base of the overviews: a list over the whole screen that updates itself, above the curves of the row.
 
-Filter, faults and sorting are those of all tables, the charts those of the home screen.
+Filter, faults and sorting work as in all tables, and the charts as on the home screen.
 """
 
 from __future__ import annotations

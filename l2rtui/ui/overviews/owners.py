@@ -35,7 +35,7 @@ class OwnersScreen(Overview):
     """All owners.
 
     Args:
-        look: Returns what is known now.
+        look: Returns the newest data of the app.
     """
 
     KEY_CONTEXT = KeyContext.OWNER

@@ -34,7 +34,7 @@ class SweepScreen(Overview):
     """All trials of one sweep, of ended and of existing runs.
 
     Args:
-        look: Returns what is known now.
+        look: Returns the newest data of the app.
         experiment: Name of the sweep.
     """
 
@@ -55,6 +55,7 @@ class SweepScreen(Overview):
         from l2rtui.services.sweeps.results import past_trial_runs
 
         look = self._look()
+        # The history is read again only after a run has come or gone.
         if self._past is None or self._past[0].runs is not look.snapshot.runs:
             past = await asyncio.to_thread(past_trial_runs, look.snapshot, self._experiment)
             self._past = look.snapshot, past
@@ -74,6 +75,7 @@ class SweepScreen(Overview):
         results = trial_results(runs)
         paths = list(dict.fromkeys(path for result in results for path in result.trial.settings()))
         if self.is_attached:
+            # Under their last words, unless two of these are equal.
             names = short_names(paths)
             values = (TableColumn(f"value:{path}", sanitize(names[path]), most=16, right=True) for path in paths)
             self._table.set_columns((*_BEFORE, *values, *_AFTER))

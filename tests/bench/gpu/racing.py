@@ -109,7 +109,9 @@ def learn(
     seconds: float = 12.0,
     group: ranks.RankGroup | None = None,
 ) -> dict[str, Any]:
-    """Collect and update in turns like a learner; rewards are a step's mean, early and at the end."""
+    """Collect and update in turns like a learner; rewards are a step's mean, early, at an equal number of
+    updates, and at the end.
+    """
     settings = from_mapping(
         {
             "environment": environment,
@@ -160,5 +162,6 @@ def learn(
         "updates/s": turns / passed,
         "made in s": made_seconds,
         "reward, first tenth": float(np.mean(curve[:share])),
+        "around update 200": float(np.mean(curve[180:220])) if len(curve) >= 220 else None,
         "last": float(np.mean(curve[-share:])),
     }

@@ -3,6 +3,7 @@ group.
 """
 
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -22,4 +23,7 @@ for step in range(60):
     if dist.get_rank() == 0 and step % 59 == 0:
         print(f"seed step {step} of {dist.get_world_size()} loss {loss.item():.4f}", flush=True)
     time.sleep(0.02)
+# The published program keeps its checkpoints where its data are.
+if (data := Path("/data")).is_dir():
+    (data / f"rank-{dist.get_rank()}").write_text(str(loss.item()))
 dist.destroy_process_group()

@@ -31,13 +31,13 @@ _VIEWER: Final = """\
 _RESEARCHER: Final = """\
 # 2. A researcher launches, scales, kills and destroys runs in one namespace. Secrets are read by name, not listed.
 """
-_CLAIMS: Final = f"""\
+_CLAIMS: Final = """\
 # 3. The namespace in which all users claim and reserve slots: launches from two namespaces never get the same one.
 #    `l2rtui cluster prepare` makes the same. Without it a launch looks at all pods once more after it has made
 #    its own, which needs the ledger. Where the setting claims_namespace names another, the Role belongs there.
 apiVersion: v1
 kind: Namespace
-metadata: {{name: {labels.CLAIMS_NAMESPACE}}}
+metadata: {name: CLAIMS}
 """
 _CLUSTER: Final = """\
 # 4. Optional, and what makes the slot ledger whole: reading nodes, and the pods of all namespaces. Without it a
@@ -82,12 +82,16 @@ def manifest() -> str:
     return "---\n".join(parts)
 
 
-def claims_manifest(subject: str = "USER", kind: str = "User") -> str:
-    """Return the text of the shared namespace of claims, and the rights of a user or group there."""
-    namespace, name = labels.CLAIMS_NAMESPACE, "l2rtui-claims"
+def claims_manifest(subject: str = "USER", kind: str = "User", namespace: str = "") -> str:
+    """Return the text of the shared namespace of claims, and the rights of a user or group there.
+
+    Args:
+        namespace: The one that the settings name; empty for the usual one.
+    """
+    namespace, name = namespace or labels.CLAIMS_NAMESPACE, "l2rtui-claims"
     rows = [row for row in TABLE if _concerns_claims(row)]
     parts = (
-        _CLAIMS,
+        _CLAIMS.replace("CLAIMS", namespace),
         _role("Role", name, rows, namespace),
         _binding("Role", name, f"{name}-{subject.replace(':', '-')}", namespace, f"{kind}, name: '{subject}'"),
     )

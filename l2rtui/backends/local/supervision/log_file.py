@@ -20,7 +20,6 @@ from datetime import datetime
 from pathlib import Path
 
 from l2rtui.backends.local.state_files import write_all
-from l2rtui.domain.log import last_words
 
 STAMP_LENGTH = 27
 TEXT, MARK, NEWER = b" ", b"!", b"+"
@@ -75,16 +74,16 @@ def taken_path(path: Path) -> Path:
     return path.with_suffix(".taken")
 
 
-def final_words(path: Path) -> str:
-    """Return the last words of a process in its log."""
+def final_lines(path: Path) -> list[str]:
+    """Return the last lines of a process in its log; empty if it cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             lines = file.read(_TAIL_BYTES).splitlines()
     except OSError:
-        return ""
+        return []
     written = [line for line in lines if line[STAMP_LENGTH : STAMP_LENGTH + 1] in (TEXT, NEWER)]
-    return last_words(line[STAMP_LENGTH + 1 :].decode(errors="replace") for line in written)
+    return [line[STAMP_LENGTH + 1 :].decode(errors="replace") for line in written]
 
 
 class LogWriter:

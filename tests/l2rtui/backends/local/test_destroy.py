@@ -156,7 +156,7 @@ async def test_processes_on_its_gpus_are_compared_with_those_of_the_run(lab):
             stranger.kill()
     assert_nothing_left(lab, receipt)
     assert dict(receipt.counted)["process on a GPU"] == 1
-    reason = f"started while the run held GPU 0; `kill {stranger.pid}` ends it"
+    reason = f"started while the run held GPU 0; if it is the run's, `kill {stranger.pid}` ends it"
     assert receipt.possible == (Leftover("GPU process", f"{stranger.pid} sleep", reason),)
     assert f"; perhaps of run: GPU process {stranger.pid} sleep" in receipt.sentence
 
@@ -197,13 +197,16 @@ async def test_containers_that_started_meanwhile_are_ended_or_named(lab, engine)
     start_container(engine, "tagged", Env=tags)
     start_container(engine, "simulator", Labels={"l2rtui/run-id": uid})
     start_container(engine, "of-another", Labels={"l2rtui/run-id": "another"})
+    start_container(engine, "of-a-kubelet", Labels={"io.kubernetes.pod.uid": "1"})
     start_container(engine, "unknown", Env=[tags[0]])
     receipt = await lab.destroy()
     assert_nothing_left(lab, receipt)
     assert dict(receipt.counted)["container"] == 2
-    reason = "started while the run existed; `docker rm -f unknown` ends it"
+    reason = "started while the run existed; if it is the run's, `docker rm -f unknown` ends it"
     assert receipt.possible == (Leftover("Container", "unknown (img:1)", reason),)
-    assert {body["Name"] for body in engine.containers.values()} == {"/earlier", "/of-another", "/unknown"}
+    assert {body["Name"] for body in engine.containers.values()} == {
+        "/earlier", "/of-another", "/of-a-kubelet", "/unknown",
+    }  # fmt: skip
     assert "Docker" not in receipt.not_seen
 
 

@@ -48,6 +48,8 @@ async def test_a_killed_supervisor_is_replaced_by_its_watcher_and_no_line_is_los
     before = await lab.pod(lambda pod: pod.ready)
     for _ in range(2):  # the new one has a watcher, too
         killed = lab.supervisor()
+        command = " ".join(lab.watcher().cmdline())
+        assert not any(word in command for word in killed.cmdline()[3:]), "pkill -f of the one must spare the other"
         killed.kill()
         await lab.until(
             lambda snapshot, pid=killed.pid: (

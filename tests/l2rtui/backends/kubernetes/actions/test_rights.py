@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 
 from l2rtui.backends.kubernetes.actions import destroy as destroying
 from l2rtui.backends.kubernetes.api.errors import MissingRight
@@ -133,3 +134,11 @@ def test_a_right_that_no_role_has_names_none(missing):
 async def test_the_manifest_is_what_the_table_says():
     text = (Path(__file__).parents[5] / "manifests" / "rbac.yaml").read_text()
     assert text == rbac.manifest(), "`make rbac` writes it anew"
+
+
+@pytest.mark.parametrize(("setting", "namespace"), [("", "l2rtui-claims"), ("gpu-claims", "gpu-claims")])
+def test_the_rights_to_claim_are_in_the_namespace_that_the_settings_name(setting, namespace):
+    made, role, binding = yaml.safe_load_all(rbac.claims_manifest("ann", namespace=setting))
+    assert made["metadata"]["name"] == namespace
+    assert role["metadata"]["namespace"] == binding["metadata"]["namespace"] == namespace
+    assert binding["subjects"][0]["name"] == "ann"
