@@ -19,6 +19,8 @@ CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 at_most_eight = $(shell echo $$(( $(1) < 8 ? $(1) : 8 )))
 JOBS ?= $(call at_most_eight,$(CORES))
 WAITING_JOBS ?= $(call at_most_eight,2*$(CORES))
+# Folders without a quick test, which each worker would import for nothing.
+OTHER_TIERS := tests/cluster tests/gpu tests/fakes
 VENV := .venv
 BIN := $(VENV)/bin
 # In random order, whose seed is printed; --randomly-seed=N repeats it. Random numbers keep their own seeds.
@@ -80,7 +82,7 @@ quick: $(VENV)/dev  ## run the tests that import what you changed, for at most 1
 	  -m "not process and not slow and not cluster and not gpu" $(ARGS) $$files
 
 test: $(VENV)/dev  ## run the tests that stay in one process: minutes
-	@$(PYTEST) -n $(JOBS) -m "not process and not slow and not cluster and not gpu" $(ARGS)
+	@$(PYTEST) -n $(JOBS) -m "not process and not slow and not cluster and not gpu" $(addprefix --ignore=,$(OTHER_TIERS)) $(ARGS)
 
 test-process: $(VENV)/dev  ## run the tests that start processes
 	@$(PYTEST) -n $(WAITING_JOBS) -m "process and not slow and not cluster and not gpu" $(ARGS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -28,7 +29,7 @@ from l2rtui.errors import EXIT_OUT_OF_REACH, L2RError, NotFoundError, RefusedErr
 from l2rtui.services import launcher
 from l2rtui.services import logs as log_service
 from l2rtui.services import metrics as metrics_service
-from l2rtui.services.adoption import adopt_lost
+from l2rtui.services.adoption import Adoption
 from l2rtui.services.ownership import refuse_others
 from l2rtui.services.run_waiting import Goal, RunWaiter, Verdict, WaitCondition, WaitOutcome
 from l2rtui.services.spec import spec_file
@@ -59,6 +60,7 @@ class Client:
     def __init__(self, **place: Unpack[ClientSettings]) -> None:
         self._settings: Settings = load_settings(dict(place))
         self._made: Backend | None = None
+        self._adoption: Adoption | None = None
 
     async def __aenter__(self) -> Self:
         self._made = make_backend(self._settings.backend, self._settings)
@@ -67,10 +69,13 @@ class Client:
             and not self._settings.readonly
             and (state_dir() / "local" / "runs").is_dir()
         ):
-            await adopt_lost(self._made, await self._made.snapshot())
+            self._adoption = Adoption(self._made, logging.getLogger(__name__).warning)
+            await self._adoption.first_outcomes()
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        if self._adoption is not None:
+            await self._adoption.close()
         await self._backend.close()
 
     async def launch(
@@ -145,7 +150,9 @@ class Client:
             raise UsageError(f"until is {until!r}: write {', '.join(WaitCondition)}.")
         snapshot, goal = await self._backend.snapshot(), Goal(WaitCondition(until), value)
         runs = _runs(snapshot, names, may_be_gone=goal.condition is WaitCondition.GONE)
-        waiter, verdicts = RunWaiter(self._backend, runs, goal), dict[str, Verdict]()
+        failures = self._adoption.failures if self._adoption is not None else {}
+        waiter = RunWaiter(self._backend, runs, goal, adoption_failure=lambda run: failures.get(run, ""))
+        verdicts = dict[str, Verdict]()
         async with asyncio.timeout(timeout), aclosing(waiter.verdicts()) as readings:
             async for by_uid in readings:
                 verdicts = {run.name: by_uid[run.uid] for run in runs}

@@ -274,6 +274,8 @@ def settings_of_file(
     except OSError as error:
         sentence = f"The configuration file {path} cannot be read: {error.strerror}."
         raise ConfigError(sentence, "Correct its path or its permissions.") from error
+    except RecursionError:
+        raise ConfigError(f"The configuration file {path} is not TOML: its values are nested too deeply.") from None
     except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError
         raise ConfigError(f"The configuration file {path} is not TOML: {error}.", "Correct that line.") from error
     contexts = table.pop(CONTEXT_TABLE, {}) if isinstance(table.get(CONTEXT_TABLE), dict) else {}

@@ -11,8 +11,9 @@ import io
 import os
 import re
 import shlex
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -91,6 +92,77 @@ def simple_commands(line: str) -> Iterator[tuple[str, ...]]:
             continue
         elif words or not re.fullmatch(r"[A-Z_0-9]+=.*", token):
             words.append(token)
+
+
+def write_files(page: Path, folder: Path) -> None:
+    """Write the files that the page shows under their names, and those of manifests/, into a folder."""
+    (folder / "manifests").symlink_to(ROOT / "manifests")
+    for name, text in re.findall(r"```yaml\n# (\S+)\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
+        (folder / name).write_text(text)
+
+
+class Reader:
+    """A reader who types the commands of a page, one after the other, in a folder with the files of the page.
+
+    The reader has own names instead of the page's (``replaced``) and answers questions with yes.
+    """
+
+    asking: Final = frozenset({"cluster", "destroy", "kill", "launch", "relaunch", "reserve", "scale"})
+
+    def __init__(
+        self,
+        argv: Callable[..., list[str]],
+        env: Mapping[str, str],
+        page: Path,
+        folder: Path,
+        replaced: Mapping[str, str] | None = None,
+        verbs: Iterable[str] = (),
+    ) -> None:
+        self.argv, self.env, self.folder, self.replaced = argv, dict(env), folder, replaced or {}
+        self.commands = [
+            command
+            for command in commands_of(page)
+            if command.words[0] == "l2rtui" and command.words[1:] and (not verbs or command.words[1] in set(verbs))
+        ]
+        write_files(page, folder)
+
+    def words(self, start: str = "") -> list[str]:
+        """Return the next command of the page, which begins with these words."""
+        line = " ".join(self.commands.pop(0).words)
+        assert line.startswith(f"l2rtui {start}"), line
+        for old, new in self.replaced.items():
+            line = line.replace(old, new)
+        return line.split()[1:]
+
+    def types(self, start: str = "", *more: str, code: int = 0) -> str:
+        """Type the next command of the page, with more words; return what it prints."""
+        words = [*self.words(start), *more]
+        if words[0] in self.asking and not {"-o", "--dry-run"} & set(words):
+            words.insert(1, "--yes")
+        done = subprocess.run(
+            self.argv(*words),
+            env=self.env,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=480,
+            check=False,
+        )
+        assert done.returncode == code, f"l2rtui {' '.join(words)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
+
+    def follows(self, start: str, expected: str) -> None:
+        """Type the next command of the page, which never ends; read until a line has the text."""
+        with subprocess.Popen(
+            self.argv(*self.words(start)), env=self.env, cwd=self.folder, stdout=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                assert any(expected in line for line in process.stdout or ()), (
+                    f"{start}: it ended before {expected}"
+                )
+            finally:
+                process.terminate()
 
 
 def fault(words: tuple[str, ...]) -> str:

@@ -59,15 +59,6 @@ ROWS: Final = View(
         Column("IMAGE", "image", is_wide=True),
     ),
 )
-DIFFERENCES: Final = View(
-    lambda document: f"{document['part']}.{document['field']}",
-    (
-        Column("PART", "part"),
-        Column("FIELD", "field"),
-        Column("FIRST", "first"),
-        Column("SECOND", "second"),
-    ),
-)
 
 
 def history_document(entry: HistoryEntry) -> dict[str, Any]:

@@ -416,6 +416,7 @@ def receipt_document(receipt: Receipt) -> dict[str, Any]:
         "kept": receipt.results_location or None,
         "queued": receipt.was_queued,
         "counted": dict(receipt.counted),
+        "possible": [asdict(leftover) for leftover in receipt.possible],
         "not_seen": receipt.not_seen or None,
     }
 

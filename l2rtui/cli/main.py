@@ -45,20 +45,34 @@ def _guarded(words: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader closed the pipe (`| head`)
         _drop(sys.stdout)
         return EXIT_BROKEN_PIPE
-    except OSError as error:
-        # A full disk or a closed descriptor behind a redirection; other OSErrors are bugs or were translated
-        # already.
-        if error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF):
-            raise
-        _drop(sys.stdout)
-        _complain(f"The output cannot be written: {error.strerror}.")
-        return EXIT_FAILED
-    except Exception:  # a bug: Python prints its traceback, and it is logged
-        import logging
+    except Exception as error:
+        if limit := _limit_of(error):
+            _complain(limit)
+            return EXIT_FAILED
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO, errno.EBADF):
+            # A full disk or a closed descriptor behind a redirection; other OSErrors were translated already.
+            _drop(sys.stdout)
+            _complain(f"The output cannot be written: {error.strerror}.")
+            return EXIT_FAILED
+        import logging  # a bug: Python prints its traceback, and it is logged
 
         logging.getLogger(__name__).exception("unexpected error")
         raise
     return code
+
+
+def _limit_of(error: Exception) -> str:
+    """Return a sentence about the limit of this user or machine that the error stands for; empty for another."""
+    if isinstance(error, ExceptionGroup):  # of a task group
+        return next(filter(None, map(_limit_of, error.exceptions)), "")
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, MemoryError) or number == errno.ENOMEM:
+        return "Memory ran out. End other programs, or raise `ulimit -v`."
+    if number == errno.EAGAIN or (isinstance(error, RuntimeError) and "start new thread" in str(error)):
+        return "The limit of processes and threads is reached. End some, or raise `ulimit -u`."
+    if number in (errno.EMFILE, errno.ENFILE):
+        return "The limit of open files is reached. Close some, or raise `ulimit -n`."
+    return ""
 
 
 def _repair_streams() -> None:

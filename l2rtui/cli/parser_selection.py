@@ -168,7 +168,7 @@ def wait(parser: Parser) -> None:
         required=True,
         type=_condition,
         metavar="CONDITION",
-        help="running (every pod runs), learned=VALUE (its return has come to VALUE), done (it has finished "
+        help="running (every pod runs), learned=VALUE (its mean return has reached VALUE), done (it has finished "
         "well), failed, gone (it was destroyed)",
     )
     parser.values["--for"] = ("running", "learned=", "done", "failed", "gone")

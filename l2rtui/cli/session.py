@@ -119,6 +119,12 @@ class Session:
             raise UsageError("Only runs of this machine have supervisors.", "Add --backend local.")
         return await self._adoption.first_outcomes() if self._adoption is not None else {}
 
+    def adoption_failure(self, run: str) -> str:
+        """Return why a run without a supervisor gets none; empty if it may get one."""
+        if self.settings.readonly and self.backend.adopt is not None:
+            return "with --readonly none is started"
+        return self._adoption.failures.get(run, "") if self._adoption is not None else ""
+
     def _hint(self, text: str) -> str:
         """Return a sentence whose command lines act on the same context as this one."""
         if "`l2rtui " not in text:

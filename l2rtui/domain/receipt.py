@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from l2rtui.domain.snapshot import RunView
+
+_MAX_LISTED = 5
+"""Number of objects of unknown owner in a sentence; all are in the receipt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,7 @@ class Receipt:
         results_location: Location of results that are kept (checkpoints, metrics); empty without any.
         was_queued: The run waited in a queue and was never launched; its only object was its ticket.
         counted: Numbers of the objects by kind: ``(("run", 1), ("pod", 3))``; empty if only their sum is known.
+        possible: Objects that exist and may or may not have been the run's: nothing shows whose they are.
         not_seen: Objects that a run may have and this count cannot see, as a clause; empty if there are none.
     """
 
@@ -42,17 +47,24 @@ class Receipt:
     results_location: str = ""
     was_queued: bool = False
     counted: tuple[tuple[str, int], ...] = ()
+    possible: tuple[Leftover, ...] = ()
     not_seen: str = ""
 
     @property
     def sentence(self) -> str:
         """Summary for display, in one line."""
+        possible = f"; perhaps of {self.run}: {_listed(self.possible)}" if self.possible else ""
         if self.left:
-            names = ", ".join(f"{leftover.kind} {leftover.name} ({leftover.reason})" for leftover in self.left)
-            return f"{len(self.left)} left of {self.run}: {names}"
+            return f"{len(self.left)} left of {self.run}: {_listed(self.left, len(self.left))}{possible}"
         if self.was_queued:
             return f"{self.run} was queued: it is out of the queue, and was never launched"
-        return f"nothing left of {self.run} ({self.objects} objects, 0 leaks, {self.seconds:.1f} s)"
+        return f"nothing left of {self.run} ({self.objects} objects, 0 leaks, {self.seconds:.1f} s){possible}"
+
+
+def _listed(leftovers: Sequence[Leftover], limit: int = _MAX_LISTED) -> str:
+    names = [f"{leftover.kind} {leftover.name} ({leftover.reason})" for leftover in leftovers[:limit]]
+    more = [f"{len(leftovers) - limit} more"] if len(leftovers) > limit else []
+    return ", ".join(names + more)
 
 
 @dataclass(frozen=True, slots=True)

@@ -326,7 +326,10 @@ def _by_records(run: RunView, pods: Sequence[PodView], reports: RunReports, now:
     metrics = reports.learner
     if metrics is None:
         if running < STARTING_SECONDS:
-            return LearningState(Learning.STARTING, now - running, "its learner has printed no metric record yet")
+            sentence = "its learner has printed no metric record yet"
+            if learner.restarts and learner.message:  # what ended it may end it again
+                sentence = f"{sentence}; it starts again after: {learner.message}"
+            return LearningState(Learning.STARTING, now - running, sentence)
         if not reports.is_learner_read:
             return LearningState(Learning.UNKNOWN, now - running, "the records of its learner are being read")
         sentence = f"no metric record of its learner could be read: see `l2rtui logs {learner.name}`"

@@ -42,10 +42,14 @@ class Adoption:
 
     Args:
         say: Shows a sentence to the user.
+
+    Attributes:
+        failures: Errors of runs that could not be adopted in the last two looks, by name.
     """
 
     def __init__(self, backend: Backend, say: Callable[[str], None]) -> None:
         self._backend, self._say = backend, say
+        self.failures: dict[str, str] = {}
         self._first = asyncio.Event()
         self._outcomes: dict[str, str] = {}
         loop = asyncio.get_running_loop()  # may raise RuntimeError: before the coroutine is created
@@ -64,9 +68,15 @@ class Adoption:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _work(self) -> None:
+        earlier: dict[str, str] = {}
         while True:
             try:
                 outcomes = await adopt_lost(self._backend, await self._backend.snapshot())
+                errors = {name: error for name, error in outcomes.items() if error}
+                # Once may be a disk that is full for a moment. The dict itself stays: others hold it.
+                self.failures.clear()
+                self.failures |= {name: error for name, error in errors.items() if name in earlier}
+                earlier = errors
                 if not self._first.is_set():
                     self._outcomes = outcomes
                 for name, error in outcomes.items():

@@ -44,7 +44,8 @@ def entries() -> Iterator[dict[str, Any]]:
     """Read the entries, oldest first; a damaged line is skipped."""
     path = state_dir() / "journal.jsonl"
     for part in (path.with_suffix(".jsonl.1"), path):
-        with contextlib.suppress(OSError), part.open(encoding="utf-8") as file:
+        with contextlib.suppress(OSError), part.open(encoding="utf-8", errors="replace") as file:
             for line in file:
                 with contextlib.suppress(ValueError):
-                    yield bounded_json.loads(line)
+                    if isinstance(entry := bounded_json.loads(line), dict):
+                        yield entry

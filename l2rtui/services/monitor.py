@@ -16,6 +16,7 @@ from l2rtui.backends.base import Backend
 from l2rtui.domain.change import apply, difference
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot
 from l2rtui.errors import BackendError
+from runtime.base.processes import exponential_delay
 
 FIRST_BACKOFF_SECONDS = 0.8
 LAST_BACKOFF_SECONDS = 30.0
@@ -42,7 +43,7 @@ class Monitor:
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        backoff = FIRST_BACKOFF_SECONDS
+        failures = 0
         while True:
             is_new = True
             try:
@@ -54,12 +55,12 @@ class Monitor:
                         if is_new and self.snapshot is not EMPTY_SNAPSHOT:
                             news = difference(self.snapshot, apply(EMPTY_SNAPSHOT, changes))
                         self._publish(apply(self.snapshot, news))
-                        is_new, backoff = False, FIRST_BACKOFF_SECONDS
+                        is_new, failures = False, 0
                 self._fail("the watch ended")
             except BackendError as error:
                 self._fail(str(error))
-            await asyncio.sleep(backoff)
-            backoff = min(2 * backoff, LAST_BACKOFF_SECONDS)
+            failures += 1
+            await asyncio.sleep(exponential_delay(failures, FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS))
 
     async def answered(self) -> None:
         """Return once the backend has answered for the first time.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from l2rtui.backends.base import Backend
 from l2rtui.domain.runstatus import NO_REPORTS, Learning, learning_state, lost_pod, run_status
-from l2rtui.domain.snapshot import LOST, ClusterSnapshot, PodView, RunView
+from l2rtui.domain.snapshot import LOST, UNSUPERVISED, ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
 from l2rtui.errors import L2RError
@@ -98,7 +98,7 @@ def judge(goal: Goal, run: RunView | None, pods: Sequence[PodView], reading: Ret
     learning = learning_state(run, pods, NO_REPORTS, now)
     is_done = learning.state is Learning.DONE
     if goal.condition is WaitCondition.LEARNED and reading.best is not None and reading.best >= goal.value:
-        return Verdict(WaitOutcome.REACHED, f"its return has come to {reading.best:.4g}")
+        return Verdict(WaitOutcome.REACHED, f"mean return reached {reading.best:.4g}")
     if goal.condition is WaitCondition.DONE and is_done:
         return Verdict(WaitOutcome.REACHED, "has finished")
     if goal.condition is WaitCondition.RUNNING and _all_run(run, pods):
@@ -144,17 +144,27 @@ def _best(reading: ReturnReading) -> str:
 class RunWaiter:
     """Verdicts on some runs, renewed as the cluster changes.
 
+    Args:
+        adoption_failure: Returns why a run without a supervisor gets none: then it can reach nothing but its end.
+
     Attributes:
         monitor: Watch of the backend; its ``error`` is the reason why no new state is known.
     """
 
     def __init__(
-        self, backend: Backend, runs: Sequence[RunView], goal: Goal, *, settle_seconds: float = SETTLE_SECONDS
+        self,
+        backend: Backend,
+        runs: Sequence[RunView],
+        goal: Goal,
+        *,
+        settle_seconds: float = SETTLE_SECONDS,
+        adoption_failure: Callable[[str], str] = lambda _: "",
     ) -> None:
         self.monitor = Monitor(backend)
         self._backend = backend
         self._runs = tuple(runs)
         self._goal = goal
+        self._adoption_failure = adoption_failure
         self._settle = settle_seconds if goal.condition is WaitCondition.RUNNING else 0.0
         self._readings = {run.uid: ReturnReading() for run in runs}
         self._processes: dict[str, tuple[frozenset[tuple[str, int]], float]] = {}
@@ -195,6 +205,10 @@ class RunWaiter:
         verdict = judge(self._goal, present, pods, self._readings[run.uid], time.time())
         if verdict.outcome is WaitOutcome.REACHED and not self._has_settled(run, pods):
             return Verdict(WaitOutcome.WAITING, "its pods have only just started")
+        is_alone = present is not None and present.reason == UNSUPERVISED
+        failure = self._adoption_failure(run.name) if is_alone else ""
+        if failure and verdict.outcome is WaitOutcome.WAITING and self._goal.condition is not WaitCondition.GONE:
+            verdict = Verdict(WaitOutcome.OUT_OF_REACH, f"has no supervisor, and gets none: {failure}")
         if verdict.outcome is not WaitOutcome.WAITING:
             self._final[run.uid] = verdict
         return verdict

@@ -88,16 +88,23 @@ def _method(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _devices(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield a refusal if the learner shares its batches among more GPUs than its pod gets."""
+    """Yield a finding if the learner's pod gets fewer or more GPUs than the learner uses."""
     learner = next((pod for pod in run.pods if pod.set_spec.role is Role.LEARNER), None)
     count = settings.get("devices", 1)
-    if learner is None or type(count) is not int or count <= max(1, learner.set_spec.gpus):
+    if learner is None or type(count) is not int:
         return
-    if settings.get("device") == "cpu" or (learner.gpu is not None and learner.gpu.is_cpu):  # replicas on one CPU
+    gpus = max(1, learner.set_spec.gpus)
+    # On a CPU these are replicas, as many as the settings say.
+    is_cpu = settings.get("device") == "cpu" or (learner.gpu is not None and learner.gpu.is_cpu)
+    if count == gpus or (is_cpu and count > gpus):
         return
-    sentence = f"train.devices is {count}, and its learner gets {counted(max(1, learner.set_spec.gpus), 'GPU')}"
-    hint = f"Give it whole ones: --set learner.gpus={count}; or leave devices at 1."
-    yield Finding(Severity.REFUSAL, run.spec.experiment, sentence, hint)
+    sentence = f"train.devices is {count}, and its learner gets {counted(gpus, 'GPU')}"
+    if count > gpus:
+        hint = f"Give it whole ones: --set learner.gpus={count}; or leave devices at 1."
+        yield Finding(Severity.REFUSAL, run.spec.experiment, sentence, hint)
+    else:
+        hint = f"--set train.devices={gpus} uses all; --set learner.gpus={count} takes no more than it uses."
+        yield Finding(Severity.WARNING, run.spec.experiment, sentence, hint)
 
 
 def _environment(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:

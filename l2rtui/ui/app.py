@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 from textual import events
+from textual._compositor import ChopsUpdate, LayoutUpdate
 from textual.app import SystemCommand
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.screen import Screen
@@ -34,6 +35,7 @@ from l2rtui.ui.home.splash import SplashScreen
 from l2rtui.ui.keys.key_queue import KeyQueueApp
 from l2rtui.ui.keys.palette import COMMANDS, is_meant
 from l2rtui.ui.keys.table import KeyContext, bindings
+from l2rtui.ui.painter import Painter
 from l2rtui.ui.state.app_context import AppContext, ContextOpener, protected_name
 from l2rtui.ui.state.background import Background
 from l2rtui.ui.state.connection_status import ConnectionStatus
@@ -49,6 +51,7 @@ from l2rtui.ui.theme import ASCII, DARK, THEMES
 _log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:  # the first frame needs none of it
+    from rich.console import RenderableType
     from textual.notifications import SeverityLevel
 
     from l2rtui.backends.base import Backend
@@ -145,6 +148,7 @@ class L2RApp(KeyQueueApp):
         self.set_class(bool(self.ctx.protected), "protected")
         if settings.filters or settings.keys:
             self._bind(settings)
+        self._painter = Painter()
         self._make = make
         self._opener = opener
         self._shared_view = view
@@ -195,6 +199,7 @@ class L2RApp(KeyQueueApp):
 
     def on_mount(self) -> None:
         """Paint first, connect then."""
+        self.app_resume_signal.subscribe(self, lambda _: self._painter.forget())
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
@@ -216,7 +221,10 @@ class L2RApp(KeyQueueApp):
         """Move the toasts off the focused input field, once the field has its position."""
         self.call_after_refresh(self._make_room)
 
-    on_resize = on_descendant_focus
+    def on_resize(self) -> None:
+        """Move the toasts, too, and paint all cells again: a terminal drops those outside of it."""
+        self._painter.forget()
+        self.call_after_refresh(self._make_room)
 
     def notify(
         self,
@@ -542,7 +550,21 @@ class L2RApp(KeyQueueApp):
 
         if self._driver is not None:
             self._driver.write(CLEAN_SCREEN)
-        self.refresh()
+        self.repaint()
+
+    def repaint(self) -> None:
+        """Repaint everything, as the terminal may show anything."""
+        self._painter.forget()
+        self.screen.refresh(layout=True)
+
+    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
+        """Write only the cells that differ from those on the terminal; a dialog once it has a layout."""
+        if isinstance(renderable, LayoutUpdate | ChopsUpdate):
+            self._painter.take(renderable, self.size)
+            if getattr(screen, "is_laid_out", True):
+                super()._display(screen, self._painter)  # type: ignore[arg-type]  # not annotated as an update
+        else:
+            super()._display(screen, renderable)
 
     # --- the end -----------------------------------------------------------------------------------------------
     def action_leave(self) -> None:

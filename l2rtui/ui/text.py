@@ -39,6 +39,7 @@ class TextStyle(Enum):
     DONE = "done"
     ACCENT = "accent"
     SELECTED = "selected"
+    SELECTED_FAULT = "selected-fault"
     STAGED = "staged"
     HUE0 = "hue0"
     HUE1 = "hue1"

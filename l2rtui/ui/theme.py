@@ -96,6 +96,7 @@ _VARIABLES: Final = {
     TextStyle.ACCENT: "accent",
     TextStyle.STAGED: "warning",
     TextStyle.SELECTED: "l2r-selected",
+    TextStyle.SELECTED_FAULT: "error",
     **{hue: f"l2r-{hue.value}" for hue in HUES},
     **{band: f"l2r-{hue.value}" for band, hue in zip(BANDS, HUES, strict=True)},
 }
@@ -124,6 +125,8 @@ _CONTRASTS: Final = {
     TextStyle.HEADING: 0.6,
     TextStyle.DIM: 0.55,
     TextStyle.FAINT: 0.35,
+    TextStyle.SELECTED: 0.0,
+    TextStyle.SELECTED_FAULT: 1.0,
 }
 """Contrast with the background without colours, 0 to 1: by lightness of the colours, a fault would be darker than
 normal text.
@@ -163,6 +166,9 @@ def _palette(colours: tuple[str, ...], background: str) -> Palette:
         styles[text_style] += Style(bold=True)
     for text_style in (TextStyle.FAULT, TextStyle.STAGED):
         styles[text_style] += Style(bold=True, reverse=True)
+    # A block of its own on the filled row of the cursor, whose colour its letters would otherwise have.
+    dark = Color.parse(colours[list(_VARIABLES).index(TextStyle.SELECTED)])
+    styles[TextStyle.SELECTED_FAULT] += Style(bold=True, bgcolor=dark.rich_color)
     for band, hue in zip(BANDS, HUES, strict=True):
         behind = Color.parse(background).blend(Color.parse(colours[list(_VARIABLES).index(hue)]), _BAND_SHARE)
         styles[band] += Style(bgcolor=behind.rich_color)

@@ -26,7 +26,6 @@ AFTER_SECONDS: Final = 300.0
 """Default time for which a run must have stalled before an alert."""
 REARM_SECONDS: Final = 600.0
 """Time after the end of a state from which its return causes another alert; a flapping state causes only one."""
-MAX_RULES: Final = 20
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _MAIL: Final = re.compile(r"[^\s@,<>-][^\s@,<>]*@[^\s@,<>]+", re.ASCII)
 _LASTING: Final = ("done", "learned", "limit")

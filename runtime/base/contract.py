@@ -117,7 +117,7 @@ EXIT_USAGE: Final = 2
 EXIT_REFUSED: Final = 3
 """The learner refused this process (version, token or shapes); a restart will not help."""
 EXIT_NOT_FINITE: Final = 65
-"""Losses, weights or what the environment gave are infinite or NaN; a restart loads the newest checkpoint."""
+"""Losses, weights or values from the environment are infinite or NaN; a restart loads the newest checkpoint."""
 EXIT_ENVIRONMENT: Final = 66
 """The environment breaks its interface or its own spaces; its code has to change before a restart can help."""
 EXIT_INTERRUPTED: Final = 143
@@ -129,24 +129,25 @@ job whose pod is evicted midway must not count as complete.
 METRIC_PREFIX: Final = '{"l2r":"'
 """Start of the line of every metric record: JSON without spaces, its kind under ``l2r``.
 
-Kinds: ``learner``, ``worker``, ``evaluator``. All carry ``time`` (seconds since the epoch). A learner's carries
-``env_steps``, ``updates``, ``policy_version`` (integers that never fall within a run), ``learned_env_steps`` (those
-behind its networks, fewer after a restart that lost some), ``policy_lag``
-(``[min, mean, max]`` in versions, over the records since the last line), ``env_steps_per_second``,
-``updates_per_second``, ``mean_return`` (of the latest training episodes, or null), ``eval_return`` and
-``eval_progress`` (of the latest evaluation, or null), ``workers`` (connected now), losses by name, and ``device``
-(text for display: ``cpu``, ``cuda:0 NVIDIA H100 80GB HBM3``), and if a limit of the run is near or reached,
-``limit`` (a sentence). On a GPU also, each only if it is known: ``gpu_percent`` (share of the time in which a
-kernel ran), ``gpu_memory_bytes`` (in use, by all processes that share it) and ``gpu_reserved_bytes`` (by this
-process). With several GPUs they are the mean, and the sums.
+Every record has ``time`` (seconds since the epoch).
 
-A worker's record has ``num_envs`` (copies of the environment that it steps). If it drives simulators also
-``simulator_state`` (of the worst: ``starting``, ``ready``, ``lost``, ``given up`` or ``stopped``),
-``simulator_restarts``, ``simulator_fps`` (poses a second, of all) and ``simulator_error`` (the newest, a sentence,
-or null). Where it has a GPU whose driver reports it: ``gpu_percent`` and ``gpu_memory_bytes``, as above. Where a
-step of the environment has taken a second or more: ``step_seconds`` (the last step), ``longest_step_seconds``, and
-while one takes so long ``stepping_seconds`` (so far).
-
+``learner``: ``env_steps``, ``updates`` and ``policy_version`` are integers that never fall within a run.
+``learned_env_steps`` are the steps behind its networks; a restart may lose some. ``policy_lag`` is ``[min, mean,
+max]`` in versions, over the records since the last line. ``env_steps_per_second`` and ``updates_per_second`` are
+rates. ``mean_return`` is of the latest training episodes, or null. ``eval_return`` and ``eval_progress`` are of
+the latest evaluation, or null. ``workers`` are connected now. Losses follow by name. ``device`` is text for
+display, such as ``cpu`` or ``cuda:0 NVIDIA H100 80GB HBM3``. ``limit`` is a sentence, if a limit of the run is
+near or reached. On a GPU it has three more, if they are known. ``gpu_percent`` is the share of the time in which a
+kernel ran. ``gpu_memory_bytes`` is the memory in use by all processes that share the GPU. ``gpu_reserved_bytes``
+is the part of this process. With several GPUs the first is the mean, and the others are sums.
+``worker``: ``num_envs`` is the number of copies of the environment that it steps. On a GPU whose driver reports
+them it has ``gpu_percent`` and ``gpu_memory_bytes`` too. If a step of the environment took a second or more, it
+has ``step_seconds`` (the last step) and ``longest_step_seconds``; during a step of that length,
+``stepping_seconds`` (so far). With simulators it has ``simulator_state``, the worst of ``starting``, ``ready``,
+``lost``, ``given up`` and ``stopped``. ``simulator_restarts`` is a count, ``simulator_fps`` is poses a second,
+and ``simulator_error`` is the newest sentence, or null.
+``evaluator``: the fields of an evaluation, such as ``policy_version``, ``episodes``, ``eval_return``,
+``eval_progress`` and ``random_return`` (of a random policy, for comparison).
 ``elastic``: a node writes one when its part in the training changes, with ``state`` (``waiting``, ``training``,
 ``finished`` or ``left``), ``nodes``, ``rank`` (the first of its processes), ``world_size`` and ``round`` of the
 rendezvous; each training process with ``rank``, ``world_size``, ``round``, ``epoch``, ``step`` (over all epochs),

@@ -91,7 +91,7 @@ def _current_context(folder: Path) -> str:
 def _context_endpoint(folder: Path, name: str) -> DockerEndpoint:
     # docker.context.ContextAPI is not used: without a config.json it looks for contexts in the working directory,
     # and for a missing context it silently returns the default Engine, which may be another machine.
-    number = hashlib.sha256(name.encode()).hexdigest()
+    number = hashlib.sha256(name.encode(errors="replace")).hexdigest()
     path = folder / "contexts" / "meta" / number / "meta.json"
     try:
         endpoint = bounded_json.loads(path.read_text("utf-8"))["Endpoints"]["docker"]

@@ -288,9 +288,8 @@ class Settings:
         Count,
         setting(
             "GPUs among which the learner shares each batch: equal parts, the mean of their gradients. The batch "
-            "must "
-            "have so many equal parts. With collect: device and ppo or impala each is a process with its share of "
-            "the copies.",
+            "must have so many equal parts. With collect: device and ppo or impala each is a process with its "
+            "share of the copies, and learner.gpus sets this number.",
             when="For networks that keep one GPU busy.",
             unit="GPUs",
         ),

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from runtime.base import bounded_json
+from runtime.base import bounded_json, installed_packages
 from runtime.base.atomic_files import write_atomic
 from runtime.base.cli_options import Commands, add_command, program
 from runtime.base.errors import FailedError, InterruptedWorkError, SetupError
@@ -32,7 +32,8 @@ example:
   l2r-runtime setup /srv/run/workdir '[["pip", "install", "-r", "requirements.txt"]]' -- python train.py
 
 FOLDER holds the marks of what is done; the output of the commands goes to this process's own. With PIP_TARGET set,
-pip installs there. A command that fails ends this process, and the next one tries again.
+pip installs there. With --store, packages of the first `pip install` commands are used again for a day, unless a
+file that they name has changed. A command that fails ends this process, and the next one tries again.
 Exit codes: the command's; 1 when a setup command failed; 143 when it was stopped before.
 """
 _WAIT_SECONDS: Final = 3600.0
@@ -42,10 +43,11 @@ _DONE, _FAILED = "setup.done", "setup.failed"
 
 def add_parser(commands: Commands) -> None:
     """Add the command and its options."""
-    usage = "l2r-runtime setup FOLDER COMMANDS -- COMMAND..."
+    usage = "l2r-runtime setup [--store DIR] FOLDER COMMANDS -- COMMAND..."
     add = add_command(commands, "setup", _TEXT, start, usage).add_argument
     add("folder", metavar="FOLDER", help="folder of the marks")
     add("setup", metavar="COMMANDS", help="JSON list of commands, each a list of its words")
+    add("--store", metavar="DIR", help="folder of installed packages that several runs share")
 
 
 def start(options: argparse.Namespace, stop: Stop) -> int:
@@ -56,7 +58,8 @@ def start(options: argparse.Namespace, stop: Stop) -> int:
         setup = bounded_json.decode(options.setup, list[list[str]])
     except ValueError as error:
         raise SetupError(f"COMMANDS is no list of commands: {error}") from error
-    set_up_once(Path(options.folder), setup, os.environ, stop)
+    store = Path(options.store) if options.store else None
+    set_up_once(Path(options.folder), setup, os.environ, stop, store)
     sys.stdout.flush()  # exec drops buffered output
     # By name, as without setup: `python` is the one of PATH.
     argv = program(options.command) if options.command[0] == "l2r-runtime" else options.command
@@ -67,8 +70,17 @@ def start(options: argparse.Namespace, stop: Stop) -> int:
         raise FailedError(f"{argv[0]} cannot be started: {error}") from error
 
 
-def set_up_once(folder: Path, setup: Sequence[Sequence[str]], environ: Mapping[str, str], stop: Stop) -> None:
+def set_up_once(
+    folder: Path,
+    setup: Sequence[Sequence[str]],
+    environ: Mapping[str, str],
+    stop: Stop,
+    store: Path | None = None,
+) -> None:
     """Run setup commands in the working folder, unless they have been run.
+
+    Args:
+        store: Folder of packages that earlier setups have installed; None installs them each time.
 
     Raises:
         FailedError: One of them failed, here or in the process that this one waited for.
@@ -84,11 +96,33 @@ def set_up_once(folder: Path, setup: Sequence[Sequence[str]], environ: Mapping[s
         # Not once more for each process that has waited: all have the same reason.
         if failed.exists() and failed.stat().st_mtime >= began:
             raise FailedError(failed.read_text("utf-8", errors="replace"))
-        for command in setup:
-            if reason := _run(command, environ, stop):
+        pip = installed_packages.leading_pip(setup) if store is not None and "PIP_TARGET" in environ else 0
+        for commands, is_stored in ((setup[:pip], True), (setup[pip:], False)):
+            if reason := _run_all(commands, environ, stop, store if is_stored else None):
                 write_atomic(failed, reason.encode("utf-8", "replace"))
                 raise FailedError(reason)
         write_atomic(folder / _DONE, b"")
+
+
+def _run_all(commands: Sequence[Sequence[str]], environ: Mapping[str, str], stop: Stop, store: Path | None) -> str:
+    """Run commands, or take what they install from a store; return why one failed, otherwise an empty text."""
+    key, packages = None, Path(environ.get("PIP_TARGET", ""))
+    if store is not None and commands:
+        programs = installed_packages.programs_of(commands, environ)
+        place = [os.uname().machine, *programs, *installed_packages.variables_of_pip(environ.items())]
+        key = installed_packages.key_of(commands, Path.cwd(), place)
+    if store is not None and key is not None and installed_packages.take(store, key, packages):
+        print(
+            f"setup: packages of {'; '.join(map(shlex.join, commands))}: as an earlier run installed them",
+            flush=True,
+        )
+        return ""
+    for command in commands:
+        if reason := _run(command, environ, stop):
+            return reason
+    if store is not None and key is not None:
+        installed_packages.add(store, key, packages)
+    return ""
 
 
 def _run(command: Sequence[str], environ: Mapping[str, str], stop: Stop) -> str:

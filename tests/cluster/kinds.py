@@ -26,6 +26,7 @@ def claim(namespace: str, name: str, folder: Path) -> Iterator[Path]:
         part.chmod(0o777)  # the pods run as another user
     common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
     volume = f"{name}-{namespace}"
+    here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [NODE]}
     objects: list[dict[str, Any]] = [
         {
             "apiVersion": "v1",
@@ -36,6 +37,7 @@ def claim(namespace: str, name: str, folder: Path) -> Iterator[Path]:
                 "capacity": {"storage": "1Gi"},
                 "hostPath": {"path": str(folder)},
                 "claimRef": {"namespace": namespace, "name": name},
+                "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
             },
         },
         {

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
+from tests.fakes.faults import free_port
+
 USER, PASSWORD = "lab", "right-word"
 _HASH = "$2b$04$IoXU/ym3nfL1qbE/cbc8t.cA5N1F6vHPKnNV96fg74zYWrKxMj1xC"
 _CONFIG = """\
@@ -23,12 +25,6 @@ http: {{addr: "127.0.0.1:{port}"}}
 log: {{level: error}}
 auth: {{htpasswd: {{realm: lab, path: {folder}/users}}}}
 """
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -398,7 +398,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._send(
             200,
             [
-                {"Id": body["Id"], "Names": [body["Name"]], "State": body["State"]["Status"]}
+                {
+                    "Id": body["Id"],
+                    "Names": [body["Name"]],
+                    "State": body["State"]["Status"],
+                    "Image": body["Config"]["Image"],
+                    "Labels": body["Config"]["Labels"],
+                    "Created": int(datetime.fromisoformat(body["Created"]).timestamp()),
+                }
                 for body in list(self.engine.containers.values())
                 if _matches(body["Config"]["Labels"], filters)
             ],

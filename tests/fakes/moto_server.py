@@ -6,12 +6,12 @@ import http.client
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from moto.server import ThreadedMotoServer
-
 
 @contextmanager
 def moto_server() -> Iterator[str]:
     """Yield the address. All servers of a process share one account: what earlier tests left is removed."""
+    from moto.server import ThreadedMotoServer  # a second of computing, which only its tests pay
+
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:

@@ -84,6 +84,11 @@ _TOKENS: Final = (
     ),
 )
 _LONGEST: Final = 200_000
+_LONGEST_NESTED: Final = 2_000
+"""Seeds of which every value in turn is nested."""
+_DEPTHS: Final = (150, 990, 1_100, 50_000)
+_BRACKETS: Final = ((b"[", b"]"), (b'{"a":', b"}"), (b"- ", b""), (b"(", b")"), (b"\x91", b""))
+"""JSON, YAML's flow and block style, expressions, msgpack's lists."""
 
 
 def nested(data: bytes) -> list[bytes]:
@@ -93,10 +98,10 @@ def nested(data: bytes) -> list[bytes]:
     head, brace, rest = data.partition(b"{")
     try:
         document = json.loads(brace + rest)
-    except ValueError:
+    except (ValueError, RecursionError):
         return []
     texts = []
-    for depth in (150, 990, 1_100, 50_000):
+    for depth in _DEPTHS:
         deep = "[" * depth + "]" * depth
         for value in (deep, json.dumps(deep), '{"a":' * depth + "1" + "}" * depth):
             for path in [("zz",), *_paths(document)]:
@@ -114,6 +119,16 @@ def _paths(document: Any) -> list[tuple[Any, ...]]:
         return []
     items = document.items() if isinstance(document, dict) else enumerate(document)
     return [path for key, item in items for path in [(key,), *((key, *rest) for rest in _paths(item))]]
+
+
+def deepened(rng: random.Random, seeds: Sequence[bytes]) -> bytes:
+    """Return a seed with one value, or one place of its text, nested too deeply."""
+    data = rng.choice(seeds)
+    if rng.random() < 0.5 and (texts := nested(data[:_LONGEST_NESTED])):
+        return rng.choice(texts)
+    depth, (before, after) = rng.choice(_DEPTHS), rng.choice(_BRACKETS)
+    start = rng.randrange(len(data) + 1)
+    return data[:start] + before * depth + after * depth + data[start:]
 
 
 def mutated(rng: random.Random, seeds: Sequence[bytes]) -> bytes:
@@ -155,7 +170,7 @@ def _changed_json(rng: random.Random, data: bytes) -> bytes | None:
     head, brace, rest = data.partition(b"{")
     try:
         document = json.loads(brace + rest)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     for _ in range(rng.randrange(1, 5)):
         path = _random_path(rng, document)

@@ -86,9 +86,9 @@ def _read_recording(data: bytes) -> None:
 
 
 def _read_queue(data: bytes) -> None:
-    place = Path(tempfile.mkdtemp(dir=folder()))
-    (place / "queue.json").write_bytes(data)
-    QueueStore(place).read()
+    with tempfile.TemporaryDirectory(dir=folder()) as place:
+        (Path(place) / "queue.json").write_bytes(data)
+        QueueStore(Path(place)).read()
 
 
 def _read_reservations(data: bytes) -> None:

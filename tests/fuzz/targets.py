@@ -68,6 +68,7 @@ from runtime.jobs.elastic.shared_values import MemoryValues, answer
 from runtime.jobs.fetch.unpack import unpack
 from runtime.sim.wire import protocol, rpc_methods
 from tests.fakes.abuse import headers
+from tests.fuzz.answers import ANSWERS
 from tests.fuzz.stored import STORED
 from tests.fuzz.target import Target, file_of, folder
 
@@ -482,4 +483,5 @@ TARGETS = (
         "endpoints", lambda: [b"tcp://[::1]:5555", b"ipc:///tmp/x", b"tcp://h:1"], _read_endpoint, (EndpointError,)
     ),
     *STORED,
+    *ANSWERS,
 )

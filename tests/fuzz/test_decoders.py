@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.fuzz import guidance
 from tests.fuzz.mutation import mutated, nested
 from tests.fuzz.targets import TARGETS, Target
 
@@ -16,6 +17,12 @@ from tests.fuzz.targets import TARGETS, Target
 def test_a_correct_input_is_accepted(target: Target):
     for seed in target.seeds():
         target(seed)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_every_input_of_the_corpus_is_a_value_or_a_sentence(target: Target):
+    for data in guidance.stored(target.name):
+        target(data)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)

@@ -10,6 +10,14 @@ __all__ = ["no_leaks", "run", "short_folder", "warm_zmq"]
 """Fixtures of runs as real processes."""
 
 
+@pytest.fixture(scope="session", autouse=True)
+def context() -> None:
+    """Create CUDA's context, which keeps two pipes, before the first test counts its descriptors."""
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        torch.ones(1, device="cuda").sum().item()
+
+
 @pytest.fixture(autouse=True)
 def graphics_card() -> None:
     torch = pytest.importorskip("torch")

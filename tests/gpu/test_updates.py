@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from collections.abc import Callable
@@ -145,6 +146,16 @@ def test_a_capture_leaves_state_and_random_numbers_as_they_are() -> None:
     generator.manual_seed(3)
     for expected in walks:
         assert torch.equal(walk(step), expected)
+
+
+def test_a_function_is_captured_after_all_earlier_ones_are_gone() -> None:
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for size in (32, 64):
+            captured = Captured(lambda value: value + 1.0, torch.zeros(size, device="cuda"))
+            assert captured.is_graph
+            assert captured(captured.inputs[0]).sum() == size
+            del captured
+            gc.collect()
 
 
 def test_graphs_of_a_stream_are_captured_beside_it_with_its_priority() -> None:

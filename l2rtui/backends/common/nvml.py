@@ -6,6 +6,7 @@ The only code that uses ``pynvml``. Tests pass another object with the few funct
 from __future__ import annotations
 
 import importlib
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -63,11 +64,28 @@ class GpuReader:
         self._nvml = nvml
         self._is_open = False
         self._no_driver_until = 0.0
+        self._reading = threading.Lock()
         self._sampled: dict[int, int] = {}
         """Time of the newest process sample of each GPU, in microseconds of the driver's clock."""
 
     def read(self, node: str) -> GpuReport:
-        """Read every GPU. Blocks for a few milliseconds per GPU, longer while a driver wakes up."""
+        """Read every GPU. Blocks for a few milliseconds per GPU, longer while a driver wakes up.
+
+        Several threads may call it.
+        """
+        with self._reading:
+            return self._read(node)
+
+    def close(self) -> None:
+        """Close NVML; a later reading opens it again."""
+        if self._is_open:
+            self._is_open = False
+            try:
+                self._nvml.nvmlShutdown()
+            except self._nvml.NVMLError:
+                pass  # the connection to the driver was already lost
+
+    def _read(self, node: str) -> GpuReport:
         if time.monotonic() < self._no_driver_until:
             return GpuReport()
         if self._nvml is None:
@@ -89,15 +107,6 @@ class GpuReader:
             # After a driver upgrade this handle stays broken; only another nvmlInit() can succeed.
             self.close()
             return GpuReport(problem=f"the GPUs cannot be read: NVML says {error}")
-
-    def close(self) -> None:
-        """Close NVML; a later reading opens it again."""
-        if self._is_open:
-            self._is_open = False
-            try:
-                self._nvml.nvmlShutdown()
-            except self._nvml.NVMLError:
-                pass  # the connection to the driver was already lost
 
     def _report(self, nvml: Any, node: str) -> GpuReport:
         gpus: list[Gpu] = []

@@ -7,6 +7,7 @@ run of the same files uses the same one. A backend copies it to where the run is
 from __future__ import annotations
 
 import contextlib
+import functools
 import gzip
 import hashlib
 import io
@@ -14,6 +15,7 @@ import os
 import re
 import shlex
 import tarfile
+import tempfile
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +26,7 @@ from l2rtui.config import state_dir
 from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.workload import Role, RunSpec, SetSpec, Workdir
 from l2rtui.errors import BackendError
+from runtime.base import installed_packages
 from runtime.base.atomic_files import write_atomic
 
 SUBJECT: Final = "workdir"
@@ -106,6 +109,21 @@ def unpack(workdir: Workdir, folder: Path) -> None:
             path.chmod(mode)
 
 
+@functools.lru_cache(maxsize=32)
+def packages_key(workdir: Workdir, image: str, env: tuple[tuple[str, str], ...]) -> str:
+    """Return the key of the packages that the first setup commands install in an image; empty to store none."""
+    pip = workdir.setup[: installed_packages.leading_pip(workdir.setup)]
+    if not pip:
+        return ""
+    with tempfile.TemporaryDirectory(prefix="l2r-") as folder:
+        try:
+            unpack(workdir, Path(folder, "own"))
+        except (BackendError, OSError):  # preflight refuses it, or the pods have it already
+            return ""
+        place = [image, *installed_packages.variables_of_pip(env)]
+        return installed_packages.key_of(pip, Path(folder, "own", TREE), place) or ""
+
+
 def findings_of(specs: Iterable[RunSpec]) -> Iterator[Finding]:
     """Yield a refusal for each workdir that is not stored here any more, as in a relaunch after a long time."""
     for workdir in dict.fromkeys(spec.workdir for spec in specs if spec.workdir is not None):
@@ -140,7 +158,10 @@ def variables(root: str, environ: Mapping[str, str]) -> dict[str, str]:
 
 def setup_variables(root: str) -> dict[str, str]:
     """Return the variables of setup commands: pip installs beside the code, and never into the environment."""
-    return {"PIP_TARGET": f"{root}/{PACKAGES}", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    target = {"PIP_TARGET": f"{root}/{PACKAGES}", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    # `0` turns an option on whose name begins with no. The check reads the requirements of every package of the
+    # environment, most of the time that pip takes for a small one, and knows nothing of a target.
+    return target | {"PIP_NO_WARN_CONFLICTS": "0"}
 
 
 _RUN: Final = """\
@@ -152,6 +173,21 @@ run() {
 """
 """Shell function that runs a command; if it fails, the last line of the log says which, and repeats its own last
 line.
+"""
+_AGAIN: Final = """\
+store={store}
+stored="$store/{key}-$(python -V 2>&1 | tr -c 'A-Za-z0-9.\\n' -).tar" packages="$root/{name}"
+if [ -n "$(find "$stored" -mmin -1440 2>/dev/null)" ] && tar -xf "$stored" -C "$packages" 2>/dev/null
+then echo "setup: packages as an earlier run installed them: $stored"
+else
+rm -rf "$packages"; mkdir "$packages" || exit 1
+{installing}{{ mkdir -p "$store" && new=$(mktemp "$store/.new-XXXXXX") && tar -cf "$new" -C "$packages" . \\
+&& mv -f "$new" "$stored"
+find "$store" -type f -mmin +1440 -exec rm -f {{}} +; }} 2>/dev/null || :
+fi
+"""
+"""Shell that takes packages from a volume if they are from the last day, or installs and stores them. A volume that
+cannot be written to costs only the time of the next setup.
 """
 _PATH: Final = f'export PYTHONPATH="$root/{TREE}:$root/{PACKAGES}${{PYTHONPATH:+:$PYTHONPATH}}"\n'
 """An image may have a PYTHONPATH of its own, which a variable of the container would replace."""
@@ -167,8 +203,12 @@ def starting(root: str, command: Sequence[str], setup: Sequence[Sequence[str]] =
     return _shell(f'root={shlex.quote(root)}\n{_PATH}cd "$root/tree"\n{first}exec "$@"', command)
 
 
-def unpacking(root: str, archive: str, workdir: Workdir) -> list[str]:
-    """Return the command of an init container that unpacks an archive and runs the setup commands."""
+def unpacking(root: str, archive: str, workdir: Workdir, store: str = "", key: str = "") -> list[str]:
+    """Return the command of an init container that unpacks an archive and runs the setup commands.
+
+    Args:
+        store, key: Folder of a volume for the packages that pip installs, and their key; see `packages_key`.
+    """
     script = f"""\
 root={shlex.quote(root)} archive={shlex.quote(archive)}
 [ ! -e "$root/.ready" ] || exit 0
@@ -177,15 +217,19 @@ sum=$(gzip -dc "$archive" | sha256sum | cut -c 1-64)
 [ "$sum" = {workdir.sha256} ] || {{ echo "workdir: $archive is not the one that was packed"; exit 1; }}
 gzip -dc "$archive" | tar -xf - -C "$root/{TREE}" || exit 1
 {_PATH}cd "$root/{TREE}"
-{_set_up(root, workdir.setup)}"""
+{_set_up(root, workdir.setup, store, key)}"""
     return _shell(script, ())
 
 
-def _set_up(root: str, setup: Sequence[Sequence[str]]) -> str:
+def _set_up(root: str, setup: Sequence[Sequence[str]], store: str = "", key: str = "") -> str:
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in setup_variables(root).items())
-    commands = "".join(f"run {shlex.join(command)}\n" for command in setup)
+    commands = [f"run {shlex.join(command)}\n" for command in setup]
+    if key:
+        pip = installed_packages.leading_pip(setup)
+        again = _AGAIN.format(store=shlex.quote(store), key=key, installing="".join(commands[:pip]), name=PACKAGES)
+        commands[:pip] = [again]
     # In a shell of its own: the processes of the run do not get the variables of pip.
-    return f'(\n{exports}{_RUN}{commands}: >"$root/.ready"\n) || exit 1\n'
+    return f'(\n{exports}{_RUN}{"".join(commands)}: >"$root/.ready"\n) || exit 1\n'
 
 
 def _shell(script: str, command: Sequence[str]) -> list[str]:

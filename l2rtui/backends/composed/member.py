@@ -14,6 +14,7 @@ from l2rtui.config import Settings
 from l2rtui.domain.change import Change, ContextsChanged, ProblemsChanged, apply, difference
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, ContextHealth
 from l2rtui.errors import BackendError, L2RError, RefusedError
+from runtime.base.processes import exponential_delay
 
 FIRST_BACKOFF_SECONDS: Final = 0.8
 LAST_BACKOFF_SECONDS: Final = 30.0
@@ -75,7 +76,7 @@ class ComposedContext:
     async def watch(self, report: Callable[[tuple[Change, ...]], None]) -> None:
         """Report changes of its qualified rows until cancelled; rows survive an outage, which is reported once."""
         self._is_watched = True
-        backoff = FIRST_BACKOFF_SECONDS
+        failures = 0
         while True:
             is_new = True
             try:
@@ -84,7 +85,7 @@ class ComposedContext:
                         # A new watch begins with all rows: rows that were deleted during the outage must be deleted
                         # here too.
                         news = difference(self._latest, apply(EMPTY_SNAPSHOT, changes)) if is_new else changes
-                        self.problem, is_new, backoff = "", False, FIRST_BACKOFF_SECONDS
+                        self.problem, is_new, failures = "", False, 0
                         self._take(news, report)
                 problem = "the watch ended"
             except L2RError as error:
@@ -92,8 +93,8 @@ class ComposedContext:
             if problem != self.problem:  # an outage of hours is reported once
                 self.fail(problem)
                 report(())
-            await asyncio.sleep(backoff)
-            backoff = min(2 * backoff, LAST_BACKOFF_SECONDS)
+            failures += 1
+            await asyncio.sleep(exponential_delay(failures, FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS))
 
     def _take(self, news: tuple[Change, ...], report: Callable[[tuple[Change, ...]], None]) -> None:
         self._accept(apply(self._latest, news))

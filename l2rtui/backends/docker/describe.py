@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
 
 from l2rtui.backends.common.formatting import fields, variables_text, with_events
 from l2rtui.backends.common.port_listener import carry_to, listen_and_carry
@@ -65,7 +67,7 @@ async def events(engine: DockerEngine, target: PodView | RunView | Node | None) 
     async with aclosing(stream) as blocks:
         async for block in blocks:
             raw += block
-    decoded = (_event(bounded_json.loads(line)) for line in raw.splitlines() if line.strip())
+    decoded = (_event(line) for line in raw.splitlines())
     return tuple(event for event in decoded if event is not None)[-MAX_EVENTS:]
 
 
@@ -161,15 +163,30 @@ def _address(container: Mapping[str, Any]) -> str:
     return next((str(network["IPAddress"]) for network in networks if network["IPAddress"]), "")
 
 
-def _event(raw: Mapping[str, Any]) -> KubeEvent | None:
-    if (reason := _REASONS.get(raw["Action"])) is None:
+class _Actor(msgspec.Struct, rename="pascal"):
+    attributes: dict[str, str]
+
+
+class _Event(msgspec.Struct, rename={"action": "Action", "actor": "Actor", "time": "timeNano"}):
+    action: str
+    actor: _Actor
+    time: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+
+
+def _event(line: bytes | bytearray) -> KubeEvent | None:
+    """Return an event of the Engine; None for other kinds and for a damaged line."""
+    try:
+        event = bounded_json.decode(line, _Event)
+        attributes = event.actor.attributes
+        code = int(attributes.get("exitCode") or 0)
+    except ValueError:
         return None
-    attributes = raw["Actor"]["Attributes"]
-    code = int(attributes.get("exitCode") or 0)
+    if (reason := _REASONS.get(event.action)) is None:
+        return None
     message = {
         "die": exit_text(code),
         "kill": f"signal {attributes.get('signal', '?')}",
         "create": f"from {attributes.get('image', '?')}",
-    }.get(raw["Action"], "")
-    level = "Warning" if code != 0 or raw["Action"] == "oom" else "Normal"
-    return KubeEvent(raw["timeNano"] / 1e9, level, reason, f"Pod {attributes.get('name', '?')}", message)
+    }.get(event.action, "")
+    level = "Warning" if code != 0 or event.action == "oom" else "Normal"
+    return KubeEvent(event.time / 1e9, level, reason, f"Pod {attributes.get('name', '?')}", message)

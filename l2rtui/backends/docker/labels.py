@@ -11,7 +11,6 @@ PREFIX: Final = "docker.l2rtui.io/"
 RUN: Final = f"{PREFIX}run"
 RUN_ID: Final = f"{PREFIX}run-id"
 OWNER: Final = f"{PREFIX}owner"
-CREATED: Final = f"{PREFIX}created"
 RECORD: Final = f"{PREFIX}spec"
 """On the network: the spec of the run as JSON. It holds no secret, since everyone who may list networks can read
 it.

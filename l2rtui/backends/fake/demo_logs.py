@@ -36,7 +36,7 @@ def lines(pod: PodView, query: LogQuery, now: float, peers: Sequence[str] = ()) 
     if pod.started is None or query.previous:
         all_lines = list(_before(pod)) if query.previous else []
     else:
-        all_lines = [*_opening(pod, pod.started), *_steady(pod, pod.started, now, query.since, peers)]
+        all_lines = [*_opening(pod, pod.started), *_steady(pod, pod.started, now, query, peers)]
     if query.since is not None:
         all_lines = [line for line in all_lines if line.time > query.since]
     # Not all_lines[-tail:], which would be everything for a tail of 0.
@@ -56,15 +56,14 @@ def _before(pod: PodView) -> Iterator[LogLine]:
         yield LogLine(pod.created + CRASH_SECONDS, pod.name, OUT_OF_MEMORY)
 
 
-def _steady(
-    pod: PodView, started: float, now: float, since: float | None, peers: Sequence[str]
-) -> Iterator[LogLine]:
+def _steady(pod: PodView, started: float, now: float, query: LogQuery, peers: Sequence[str]) -> Iterator[LogLine]:
     period = PERIODS.get(pod.role, 2.0) if pod.role else 2.0
     end = min(now, started + CRASH_SECONDS) if pod.reason == CRASH_LOOP else now
     last = int((end - started) / period)
-    # Lines before `since` are not generated: a follower calls this ten times a second.
-    first = 0 if since is None else int((since - started) / period)
-    for number in range(max(1, last - MAX_LINES, first), last + 1):
+    # Lines that the query leaves out are not generated: a follower calls this ten times a second.
+    first = 0 if query.since is None else int((query.since - started) / period)
+    most = MAX_LINES if query.tail is None else min(MAX_LINES, query.tail)
+    for number in range(max(1, last - most, first), last + 1):
         age = number * period
         yield LogLine(started + age, pod.name, _text(pod, age, started + age, peers))
     if end < now:

@@ -101,8 +101,8 @@ class _Line:
                 yield RightRow(Right(verb, kind, subresource), self.part, tuple(self.uses.split()), *details)
 
 
-_NOT_COUNTED: Final = "objects of this kind are counted for nobody who may not list them"
-_RACE: Final = "what is destroyed at the same moment is reported as well"
+_NOT_COUNTED: Final = "users without it get no count of these objects"
+_RACE: Final = "objects that another destroy removes at this moment are reported too"
 _NO_CHECK: Final = "it is not checked before a launch"
 _LOST: Final = "objects whose creation got no answer"
 _DIFF: Final = "plan --diff"
@@ -162,10 +162,16 @@ _RESEARCHER: Final = (
         "delete",
         "ConfigMap Secret Service Job ReplicaSet NetworkPolicy",
         "launch",
-        without="a launch that is refused leaves what it has made",
+        without="a refused launch leaves its objects behind",
     ),
     _Line(RoleScope.RESEARCHER, "patch", "ConfigMap", "launch", only_for="workdir that another run has sent"),
-    _Line(RoleScope.RESEARCHER, "patch", "ConfigMap", "destroy", without="others do not see that it goes on"),
+    _Line(
+        RoleScope.RESEARCHER,
+        "patch",
+        "ConfigMap",
+        "destroy",
+        without="other users do not see that the destroy continues",
+    ),
     _Line(RoleScope.RESEARCHER, "patch", "ConfigMap", "history", without=_NO_RECORD),
     _Line(
         RoleScope.RESEARCHER, "delete", "StatefulSet", "destroy", only_for="StatefulSets that carry the run's label"
@@ -238,9 +244,7 @@ _RESEARCHER: Final = (
 )
 _CLUSTER: Final = (
     _Line(RoleScope.CLUSTER, "list watch", "Node Pod", "view", without="slots that others may hold read unknown"),
-    _Line(
-        RoleScope.CLUSTER, "get", "Node", "plan destroy describe", without="nodes are known from their pods alone"
-    ),
+    _Line(RoleScope.CLUSTER, "get", "Node", "plan destroy describe", without="only nodes with pods are known"),
     _Line(
         RoleScope.CLUSTER,
         "get",
@@ -270,8 +274,14 @@ _CLUSTER: Final = (
 )
 _WITHHELD: Final = (
     _Line(RoleScope.WITHHELD, "list", "Secret", "plan destroy secret", without="secrets are read by their names"),
-    _Line(RoleScope.WITHHELD, "list get", "Secret", "leaks", without="secrets go with their run"),
-    _Line(RoleScope.WITHHELD, "delete", "Endpoints EndpointSlice", "destroy", without="they go with their Service"),
+    _Line(RoleScope.WITHHELD, "list get", "Secret", "leaks", without="a run's secrets are deleted with it"),
+    _Line(
+        RoleScope.WITHHELD,
+        "delete",
+        "Endpoints EndpointSlice",
+        "destroy",
+        without="they are deleted with their Service",
+    ),
 )
 
 TABLE: Final[tuple[RightRow, ...]] = tuple(

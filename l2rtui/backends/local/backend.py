@@ -157,7 +157,8 @@ class LocalBackend:
     ) -> AsyncGenerator[DestroyProgress | Receipt]:
         """Remove a run and verify the removal; the last item is the Receipt."""
         grace = self._settings.grace(grace_seconds)
-        async for item in destruction.destroy(self._root, self._store, run, grace, purge=purge):
+        read_gpus = self._node_reader.read_gpus
+        async for item in destruction.destroy(self._root, self._store, run, grace, read_gpus, purge=purge):
             yield item
 
     async def adopt(self, run: str) -> None:

@@ -4,8 +4,9 @@ The supervisor stops the pods, so that their last output reaches the logs. A dea
 does not respond is killed and replaced. Any process that still has the run's tags afterwards gets SIGKILL; see
 ``supervision.kill_escalation``.
 
-``Receipt.objects`` counts the run's record, its supervisor, each pod, the folders of its sockets and own code, and
-processes that cleared their environment. ``Receipt.not_seen`` names the limits of this count.
+``Receipt.objects`` counts the run's record, its supervisor, each pod, the folders of its sockets and own code,
+processes that cleared their environment, and containers with the run's tags. ``Receipt.possible`` names containers
+and GPU processes that may be the run's, and ``Receipt.not_seen`` the limits of this count.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from l2rtui.backends.local import process_scan, run_folders, state_files
+from l2rtui.backends.common.nvml import GpuReport
+from l2rtui.backends.local import outside, process_scan, run_folders, state_files
 from l2rtui.backends.local.paths import REMOVED, RunFolder, StateFolder
 from l2rtui.backends.local.process_scan import TaggedProcess
 from l2rtui.backends.local.records import ProcessIdentity, RunStatus, StopRequest
 from l2rtui.backends.local.run_store import RunState, RunStore, corrupt_uid, short_uid
 from l2rtui.backends.local.supervision import client, kill_escalation
 from l2rtui.backends.local.supervision.watcher import kill_with_watcher
+from l2rtui.domain.node import CPU
 from l2rtui.domain.receipt import DestroyProgress, Leftover, Receipt
 from l2rtui.domain.snapshot import RunView
 from l2rtui.errors import BackendError, NotFoundError
@@ -35,7 +38,8 @@ _ANSWER_SECONDS = 3.0
 """Time after which a supervisor that has not read the request is killed."""
 _OVERTIME_SECONDS = 10.0
 """Extra time for a supervisor beyond the longest grace period."""
-_NOT_SEEN = "what a daemon of this machine started for it (Docker, at, systemd, ssh)"
+_NOT_SEEN = "what a daemon of this machine started for it ({daemons})"
+_DAEMONS = "at, systemd, ssh"
 _NOT_SEEN_WITHOUT_GROUP = (
     "processes that cleared their environment and lost their parent while the run had no supervisor, as this user "
     "may create no control group"
@@ -46,14 +50,20 @@ _RESULTS = ("checkpoints", "metrics.jsonl", "tensorboard")
 
 
 async def destroy(
-    root: StateFolder, store: RunStore, run: RunView, grace_seconds: float | None, *, purge: bool
+    root: StateFolder,
+    store: RunStore,
+    run: RunView,
+    grace_seconds: float | None,
+    read_gpus: Callable[[], GpuReport],
+    *,
+    purge: bool,
 ) -> AsyncIterator[DestroyProgress | Receipt]:
     """Remove a run; see ``Backend.destroy``.
 
     Raises:
         NotFoundError: Neither a folder nor a process of this run exists.
     """
-    began = time.monotonic()
+    began, began_at = time.monotonic(), time.time()
     folder = root.run(run.name)
     is_of_run = _tag_filter(folder, run.uid)
     state = store.find(run.uid)
@@ -61,6 +71,8 @@ async def destroy(
     if state is None and not processes:
         raise NotFoundError(f"The run {run.name} is gone.", "Look at the runs again.")
     counted, recorded = _inventory(folder, state, processes)
+    gpus = _gpus_of(state)
+    pids_on_gpus = outside.pids_on(await asyncio.to_thread(read_gpus), gpus) if gpus else set()
     if state is not None:
         async for left in _stop_pods(root, folder, state, grace_seconds, is_of_run):
             yield DestroyProgress(left)
@@ -69,7 +81,15 @@ async def destroy(
         recorded |= adopted
         counted["process without a tag"] = len(adopted)
     group = _group_of(folder, run.uid)
+    pids_on_gpus &= {process.pid for process in recorded}.union(group.members() if group is not None else ())
+    counted["process on a GPU"] = len(pids_on_gpus)
     leftovers = await client.finish_in_thread(_kill_remaining, is_of_run, recorded, group)
+    if pids_on_gpus and not leftovers:
+        leftovers = await client.finish_in_thread(outside.still_listed, read_gpus, gpus, pids_on_gpus)
+    launched = state.record.created if state is not None and state.record is not None else began_at
+    containers = await client.finish_in_thread(outside.end_containers, folder, run.uid, launched)
+    counted["container"] = containers.ended
+    leftovers.extend(containers.left)
     results = ""
     if not leftovers:
         async with client.lock_state(root):
@@ -84,6 +104,8 @@ async def destroy(
     if group is not None:
         group.remove()
     counted = {kind: number for kind, number in counted.items() if number}
+    on_gpus = outside.possible_gpu_processes(await asyncio.to_thread(read_gpus), gpus, launched) if gpus else ()
+    not_seen = _NOT_SEEN.format(daemons=_DAEMONS if containers.is_asked else f"Docker, {_DAEMONS}")
     yield Receipt(
         run.name,
         sum(counted.values()),
@@ -91,8 +113,15 @@ async def destroy(
         time.monotonic() - began,
         results,
         counted=tuple(counted.items()),
-        not_seen=_NOT_SEEN if group is not None else f"{_NOT_SEEN}; {_NOT_SEEN_WITHOUT_GROUP}",
+        possible=(*on_gpus, *containers.possible),
+        not_seen=not_seen if group is not None else f"{not_seen}; {_NOT_SEEN_WITHOUT_GROUP}",
     )
+
+
+def _gpus_of(state: RunState | None) -> set[int]:
+    """Return the GPUs whose slots a run holds."""
+    pods = state.record.pods if state is not None and state.record is not None else ()
+    return {slot.gpu for pod in pods for slot in pod.plan.seat.slots if slot.gpu != CPU}
 
 
 def _tag_filter(folder: RunFolder, uid: str) -> TagFilter:

@@ -94,7 +94,8 @@ def pod_command(folder: RunFolder, spec: RunSpec, set_spec: SetSpec) -> tuple[st
     if workdir is None or not workdir.setup:
         return command
     setup = json.dumps(own_python(spec, workdir.setup), ensure_ascii=False)
-    return (RUNTIME_COMMAND, "setup", str(folder.workdir), setup, "--", *command)
+    store = str(folder.root.packages)
+    return (RUNTIME_COMMAND, "setup", "--store", store, str(folder.workdir), setup, "--", *command)
 
 
 def own_python(spec: RunSpec, setup: Sequence[Sequence[str]]) -> list[list[str]]:

@@ -9,7 +9,7 @@ import psutil
 
 from l2rtui.backends.common.node_info import boot_time, memory_limit, node_name
 from l2rtui.backends.common.node_load import CpuLoad, memory_used
-from l2rtui.backends.common.nvml import GpuProcess, GpuReader, cpu_device, shares_of
+from l2rtui.backends.common.nvml import GpuProcess, GpuReader, GpuReport, cpu_device, shares_of
 from l2rtui.backends.local import process_scan
 from l2rtui.config import Settings
 from l2rtui.domain.node import CPU, Node
@@ -75,6 +75,10 @@ class NodeReader:
             created=boot_time(),
         )
         return NodeReading(node, tuple(foreign.values()), report.problem, report.driver)
+
+    def read_gpus(self) -> GpuReport:
+        """Return the GPUs and their processes as they are now."""
+        return self._gpus.read(node_name())
 
     def _is_ours(self, process: process_scan.TaggedProcess) -> bool:
         # A run of another state folder is foreign here: no pod of this backend shows that it uses the GPU.

@@ -9,7 +9,8 @@
         status.json               observed state; only the supervisor writes it
         events.jsonl              what happened to the run and its pods; only the supervisor writes it
         requests/<pod uid>.json   stop this pod once; destroy.json: stop all, for good
-        logs/<pod>/<n>.log        the n-th process of a pod of this name; n.log.1 is the part before its rotation
+        logs/<pod>/<n>.log        the n-th process of a pod of this name; n.log.1 is the part before its rotation;
+                                  n.taken is output that has left its FIFO on the way into the log
         pipes/                    one FIFO for each running process
         sockets/                  the learner's endpoint, where a socket path fits
         cgroup                    control group of all its processes, where one may be created
@@ -20,6 +21,7 @@
       secrets/NAME.json           0600: variables that processes get by reference
       results/<run>-<uid8>/       data/ of destroyed runs that held checkpoints or metrics
       reservations.json           reservations of slots, by node
+      packages/<key>/             what pip has installed for setups, for the next run with the same requirements
       volumes/<claim>/            mounted at /l2r by runs that name it; it outlives them
 """
 
@@ -59,6 +61,8 @@ class StateFolder:
     """Folder of the volumes that runs share."""
     secrets = _Below("secrets")
     """Folder of the secrets of `l2rtui secret`."""
+    packages = _Below("packages")
+    """Folder of the packages that setups of runs share."""
     reservations = _Below("reservations.json")
     """Reservations of slots."""
     lock = _Below("lock")

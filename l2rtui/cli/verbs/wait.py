@@ -17,6 +17,7 @@ from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.domain.status import Level
 from l2rtui.errors import EXIT_DONE, EXIT_OUT_OF_REACH, EXIT_TIMEOUT, NotFoundError, UsageError
 from l2rtui.services import metrics
+from l2rtui.services.launcher import SETTLE_SECONDS
 from l2rtui.services.run_waiting import Goal, RunWaiter, Verdict, WaitCondition, WaitOutcome
 
 _LEVELS = {WaitOutcome.REACHED: Level.OK, WaitOutcome.WAITING: Level.WARN, WaitOutcome.OUT_OF_REACH: Level.BAD}
@@ -84,11 +85,17 @@ class _Wait:
     async def run(self, snapshot: ClusterSnapshot) -> int:
         """Wait and print the verdicts."""
         timeout: float | None = self._session.args.timeout
-        if timeout == 0:  # a single check cannot see that pods keep running, and has no time to follow a log
-            waiter = RunWaiter(self._session.backend, self._runs, self._goal, settle_seconds=0.0)
+        # A single check cannot see that pods keep running, and has no time to follow a log.
+        settle_seconds = 0.0 if timeout == 0 else SETTLE_SECONDS
+        waiter = RunWaiter(
+            self._session.backend,
+            self._runs,
+            self._goal,
+            settle_seconds=settle_seconds,
+            adoption_failure=self._session.adoption_failure,
+        )
+        if timeout == 0:
             await waiter.read_once(snapshot)
-        else:
-            waiter = RunWaiter(self._session.backend, self._runs, self._goal)
         code: int | None = None if self._runs else EXIT_DONE
         unheard = Verdict(WaitOutcome.WAITING, "nothing answers")
         verdicts: Mapping[str, Verdict] = dict.fromkeys((run.uid for run in self._runs), unheard)

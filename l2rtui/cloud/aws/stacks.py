@@ -121,6 +121,9 @@ async def _settle(change: ClusterChange, name: str) -> None:
 async def _template_of(cloud: Cloud, name: str) -> Template:
     body = (await cloud.call("cloudformation", "get_template", StackName=name)).get("TemplateBody")
     template = bounded_json.loads(body) if isinstance(body, str) else body
+    # boto3 returns JSON templates as objects, others as text.
+    if template is not None and not isinstance(template, dict):
+        raise BackendError(f"CloudFormation answers with a template of {name} that is no object.")
     return dict(template or {})
 
 

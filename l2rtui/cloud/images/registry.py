@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, Self
-from urllib.parse import urlencode, urljoin, urlsplit
+from urllib.parse import SplitResult, urlencode, urljoin, urlsplit
 
 import aiohttp
 
@@ -98,12 +98,13 @@ class Registry:
                 raise NotFoundError(f"{self.host} has no repository {image.repository}.")
             if status != 200:
                 raise BackendError(f"{self.host} answers with {status} when asked for the tags of {image.name}.")
-            names += [str(tag) for tag in _json(body).get("tags") or ()]
+            tags = _json(body).get("tags")
+            names += [str(tag) for tag in tags] if isinstance(tags, list) else []
             following = re.search(r'<([^>]*)>;\s*rel="?next', headers.get("link", ""))
             if not following:
                 break
             # Only the path: a login must never go to another host.
-            parts = urlsplit(urljoin(f"{self._base}{path}", following[1]))
+            parts = self._split(following[1], f"{self._base}{path}")
             path = f"{parts.path}?{parts.query}"
         return names
 
@@ -147,7 +148,7 @@ class Registry:
             raise self._refusal()
         fields = dict(_PARAMETER.findall(challenge))
         realm = fields.get("realm", "")
-        parts = urlsplit(realm)
+        parts = self._split(realm)
         # The registry chooses the realm that gets the login: never send it in clear text over the network.
         if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.netloc)):
             raise BackendError(f"{self.host} sends logins to {parts.netloc or 'nowhere'} without TLS.")
@@ -160,6 +161,12 @@ class Registry:
         if not token:
             raise self._refusal()
         return f"Bearer {token}"
+
+    def _split(self, address: str, base: str = "") -> SplitResult:
+        try:
+            return urlsplit(urljoin(base, address))
+        except ValueError as error:
+            raise BackendError(f"The registry {self.host} names an address that is none: {error}.") from error
 
     def _refusal(self) -> RegistryRefusedError:
         hint = f"Do `l2rtui image login {self.host}`"

@@ -64,3 +64,21 @@ def short_names(paths: Sequence[str]) -> dict[str, str]:
     """Return the last word of each path, or the whole path if several end in the same word."""
     last = [path.rpartition(".")[2] for path in paths]
     return {path: name if last.count(name) == 1 else path for path, name in zip(paths, last, strict=True)}
+
+
+def value_text(value: object) -> str:
+    """Return a value of a trial as text: lists and objects as JSON."""
+    return (
+        json.dumps(value)
+        if isinstance(value, list | dict)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else str(value)
+    )
+
+
+def values_text(trial: Trial) -> str:
+    """Return the values of a trial in one line: ``actor_lr 0.001, batch_size 64``."""
+    settings = trial.settings()
+    names = short_names(list(settings))
+    return ", ".join(f"{names[path]} {value_text(value)}" for path, value in settings.items())

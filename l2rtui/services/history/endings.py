@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from array import array
 from collections.abc import Awaitable, Sequence
 from contextlib import aclosing
 from typing import Final, TypeVar
 
 from l2rtui.backends.base import Backend
-from l2rtui.domain.curves.chart import RETURN
-from l2rtui.domain.curves.run_curve import Axis, RunCurve
-from l2rtui.domain.history.record import Ending, RunOutcome
+from l2rtui.domain.curves.chart import RETURN, SeedCurve
+from l2rtui.domain.curves.run_curve import Axis, RecordBatch, RunCurve
+from l2rtui.domain.history.identity import spec_id
+from l2rtui.domain.history.record import Ending, HistoryRecord, RunOutcome
 from l2rtui.domain.log import LogQuery
 from l2rtui.domain.redact import redact
 from l2rtui.domain.runstatus import lost_pod
@@ -118,6 +120,38 @@ def curve_columns(curve: RunCurve) -> tuple[tuple[str, tuple[float | None, ...]]
             means.append(float(f"{mean:.6g}") if count else None)
         columns.append((figure, tuple(means)))
     return tuple(columns)
+
+
+def recorded_curve(record: HistoryRecord, curve: RunCurve | None = None) -> SeedCurve:
+    """Return a curve with the seed, experiment and place of a record; by default the recorded curve."""
+    entry = record.entry
+    if curve is None:
+        curve = stored_curve(record.ending) if record.ending is not None else RunCurve()
+    return SeedCurve(
+        entry.run, curve, entry.seed, entry.experiment, entry.started, entry.place, spec_id(record.launch.spec)
+    )
+
+
+def stored_curve(ending: Ending) -> RunCurve:
+    """Return the curve of a run from the columns of its record; updates are not recorded and read as 0."""
+    columns = dict(ending.curve)
+    steps, times = (_column(columns.pop(axis, ())) for axis in (Axis.ENV_STEPS, Axis.TIME))
+    length = min(len(steps), len(times))
+    curve = RunCurve()
+    curve.add_all(
+        RecordBatch(
+            steps[:length],
+            times[:length],
+            array("d", [0.0]) * length,
+            # A file changed by a newer version or by hand may have columns of other lengths.
+            {name: values for name, column in columns.items() if len(values := _column(column)) == length},
+        )
+    )
+    return curve
+
+
+def _column(values: Sequence[float | None]) -> array[float]:
+    return array("d", [math.nan if value is None else value for value in values])
 
 
 # --- logs ------------------------------------------------------------------------------------------------------

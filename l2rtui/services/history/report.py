@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
-from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from l2rtui import __version__
 from l2rtui.backends.base import Backend
-from l2rtui.domain.curves.chart import SeedCurve
-from l2rtui.domain.curves.run_curve import Axis, RecordBatch, RunCurve
 from l2rtui.domain.history.difference import Difference, differences
-from l2rtui.domain.history.identity import spec_id
-from l2rtui.domain.history.record import Ending, HistoryEntry, HistoryRecord, LaunchFacts
+from l2rtui.domain.history.record import HistoryEntry, HistoryRecord, LaunchFacts
 from l2rtui.domain.report.content import ExperimentReport, ReportedRun
 from l2rtui.domain.runstatus import run_status
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.domain.sweeps.trial import Trial
 from l2rtui.errors import L2RError, NotFoundError
 from l2rtui.services.curves import seed_curve
-from l2rtui.services.history.endings import final_figures
+from l2rtui.services.history.endings import final_figures, recorded_curve, stored_curve
 from l2rtui.services.history.launch_facts import entry_of, spec_of, spec_text
 from l2rtui.services.history.lookup import bare_experiment, find_entry, spec_document
 from l2rtui.services.history.store import HistoryFilter, HistoryStore, history_path
@@ -125,42 +120,12 @@ def _records(word: str, is_here: Callable[[HistoryEntry], bool]) -> tuple[list[H
 
 def _recorded_run(record: HistoryRecord) -> ReportedRun:
     entry = record.entry
-    curve = stored_curve(record.ending) if record.ending is not None else RunCurve()
-    return ReportedRun(record, _seed_curve(record, curve), str(entry.state), trial=_trial(record))
+    return ReportedRun(record, recorded_curve(record), str(entry.state), trial=_trial(record))
 
 
 def _trial(record: HistoryRecord) -> Trial | None:
     spec = spec_of(record.launch.spec)
     return None if spec is None else spec.trial
-
-
-def _seed_curve(record: HistoryRecord, curve: RunCurve) -> SeedCurve:
-    entry = record.entry
-    return SeedCurve(
-        entry.run, curve, entry.seed, entry.experiment, entry.started, entry.place, spec_id(record.launch.spec)
-    )
-
-
-def stored_curve(ending: Ending) -> RunCurve:
-    """Return the curve of a run from the columns of its record; updates are not recorded and read as 0."""
-    columns = dict(ending.curve)
-    steps, times = (_column(columns.pop(axis, ())) for axis in (Axis.ENV_STEPS, Axis.TIME))
-    length = min(len(steps), len(times))
-    curve = RunCurve()
-    curve.add_all(
-        RecordBatch(
-            steps[:length],
-            times[:length],
-            array("d", [0.0]) * length,
-            # A file changed by a newer version or by hand may have columns of other lengths.
-            {name: values for name, column in columns.items() if len(values := _column(column)) == length},
-        )
-    )
-    return curve
-
-
-def _column(values: Sequence[float | None]) -> array[float]:
-    return array("d", [math.nan if value is None else value for value in values])
 
 
 # --- present ---------------------------------------------------------------------------------------------------
@@ -201,9 +166,9 @@ async def _live_run(
     if record.ending is not None:
         # Records that the backend no longer has are in the history.
         curve = curve if curve.num_records else stored_curve(record.ending)
-        return ReportedRun(record, _seed_curve(record, curve), str(record.entry.state), trial=run.trial)
+        return ReportedRun(record, recorded_curve(record, curve), str(record.entry.state), trial=run.trial)
     steps, best, final = final_figures(curve)
     entry = replace(record.entry, env_steps=steps, best_return=best, final_return=final)
     record = replace(record, entry=entry)
     status = run_status(run, snapshot.pods_of(run.name))
-    return ReportedRun(record, _seed_curve(record, curve), status.word.casefold(), trial=run.trial)
+    return ReportedRun(record, recorded_curve(record, curve), status.word.casefold(), trial=run.trial)

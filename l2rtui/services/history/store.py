@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 from l2rtui.config import state_dir
+from l2rtui.domain.curves.chart import RETURN
 from l2rtui.domain.history.record import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome, merged_ending
 from l2rtui.errors import BackendError, NotFoundError
 from l2rtui.services.history.migrations import SCHEMA, migrate, version_of
@@ -206,6 +207,13 @@ class HistoryStore:
             diff = self._part(run_id, _DIFF, str) or ""
             facts = replace(facts, source=replace(facts.source, diff=diff))
             return HistoryRecord(entry, facts, self._part(run_id, _ENDING, Ending))
+
+    def returns(self, run_id: str) -> tuple[float, ...]:
+        """Return the recorded returns of a run, oldest first; empty before its end was recorded."""
+        with self._guarded("read"):
+            ending = self._part(run_id, _ENDING, Ending)
+        columns = dict(ending.curve) if ending is not None else {}
+        return tuple(value for value in columns.get(RETURN, ()) if value is not None)
 
     def by_id(self, beginning: str) -> list[HistoryEntry]:
         """Return the runs whose id starts with this text, newest first."""

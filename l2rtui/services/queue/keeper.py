@@ -38,6 +38,7 @@ from l2rtui.services.queue.end_records import EndRecords
 from l2rtui.services.queue.sweep_halving import SweepHalving
 from runtime.base.cgroups import leave_run_group
 from runtime.base.file_lock import try_lock
+from runtime.base.processes import exponential_delay
 
 _log = logging.getLogger(__name__)
 Transition = Callable[[RunQueue], RunQueue]
@@ -157,7 +158,7 @@ class Keeper:
     async def _postpone(self, ticket: Ticket, problem: str) -> None:
         """Let a run wait after a failed start; the runs after it are started in the meantime."""
         failures = self._failures[ticket.uid] = self._failures.get(ticket.uid, 0) + 1
-        pause = min(_FIRST_PAUSE_SECONDS * 2 ** (failures - 1), _LAST_PAUSE_SECONDS)
+        pause = exponential_delay(failures, _FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS)
         self._paused_until[ticket.uid] = time.monotonic() + pause
         _log.warning("%s did not start: %s", ticket.spec.name, problem)
         await self._change(lambda queue: transitions.postpone(queue, ticket.uid, f"it did not start: {problem}"))

@@ -76,17 +76,21 @@ def unbound_sets(form: schema.SpecForm) -> frozenset[str]:
 
 
 def train_of(form: schema.SpecForm) -> dict[str, Any]:
-    """Return the training settings of a form; without workers, a learner of ours collects itself if it can."""
+    """Return the training settings of a form, completed for a learner of ours.
+
+    Without workers it collects itself if it can; then it has a rank on each of its whole GPUs.
+    """
     train = dict(form.train)
-    if not isinstance(form, schema.LearnerWorkersForm) or form.workers != [] or "collect" in train:
+    # Another learner may not know these settings.
+    if not isinstance(form, schema.LearnerWorkersForm) or form.learner.command != schema.LearnerForm().command:
         return train
-    if not _takes_workers(train):
-        return train
-    # Another learner may not know the setting; ours, for an environment without a device form, waits for workers
-    # elsewhere.
-    is_ours = form.learner.command == schema.LearnerForm().command
-    if is_ours and train.get("environment", environments.DEFAULT) in environments.COLLECTED_ON_DEVICE:
+    # For an environment without a device form, the learner waits for workers elsewhere.
+    has_device_form = train.get("environment", environments.DEFAULT) in environments.COLLECTED_ON_DEVICE
+    if form.workers == [] and "collect" not in train and _takes_workers(train) and has_device_form:
         train["collect"] = "device"
+    gpus, _ = _gpus(form.learner, form.learner.name)
+    if gpus > 1 and train.get("collect") == "device" and train.get("algorithm") in environments.RANKED:
+        train.setdefault("devices", gpus)
     return train
 
 

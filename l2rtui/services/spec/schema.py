@@ -427,12 +427,15 @@ class HalvingForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class WorkdirForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Folder of own code, with the volume that carries it where it is too large for a ConfigMap."""
+    """Folder of own code, and the volume that stores its packages, or itself if it is too large for a ConfigMap."""
 
     path: Annotated[str, Meta(min_length=1, description="folder: a path beside this file", examples=["."])]
     volume: Annotated[
         str,
-        Meta(description="PersistentVolumeClaim for more than 900 KiB packed, on Kubernetes", examples=["data"]),
+        Meta(
+            description="PersistentVolumeClaim for packages of setup and for more than 900 KiB packed",
+            examples=["data"],
+        ),
     ] = ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final
 
 from l2rtui.backends.base import Backend
@@ -41,14 +42,27 @@ async def sweep_results(backend: Backend, snapshot: ClusterSnapshot, experiment:
     reads = [
         present(view, view.trial) for view in views.values() if view.trial is not None and _is_open(view, past)
     ]
-    runs = [
-        _past_run(entry, trial) for entry, trial in past.values() if not _is_present(views.get(entry.run), entry)
-    ]
-    results = trial_results([*runs, *await asyncio.gather(*reads)])
+    results = trial_results([*_ended(views, past), *await asyncio.gather(*reads)])
     if not results:
         hint = "`sweep:` in a spec makes trials; see `l2rtui experiments` for the others."
         raise UsageError(f"{experiment} is no sweep.", hint)
     return results
+
+
+def past_trial_runs(snapshot: ClusterSnapshot, experiment: str) -> list[TrialRun]:
+    """Return the ended runs of a sweep, except those that run again.
+
+    Raises:
+        HistoryError: The history cannot be read.
+    """
+    views = {run.name: run for run in snapshot.runs.values() if run.experiment == experiment}
+    return _ended(views, _past_runs(experiment))
+
+
+def _ended(views: Mapping[str, RunView], past: Mapping[str, tuple[HistoryEntry, Trial]]) -> list[TrialRun]:
+    return [
+        _past_run(entry, trial) for entry, trial in past.values() if not _is_present(views.get(entry.run), entry)
+    ]
 
 
 def _past_runs(experiment: str) -> dict[str, tuple[HistoryEntry, Trial]]:

@@ -40,13 +40,6 @@ class DetailScreen(Dialog[None], inherit_bindings=False):
         self._break_lines()
         self.set_focus(self.query_one(self.FIRST))  # not focus(), which waits: letters may follow at once
 
-    async def action_command_line(self) -> None:
-        """Close the text and open the prompt of the screen below, if it has one."""
-        below = self.app.screen_stack[-2]
-        if hasattr(below, "action_command_line"):
-            self.dismiss(None)
-            await self.app.run_action("command_line", below)
-
     def on_resize(self) -> None:
         """Wrap the lines again, once the widgets have their new widths."""
         self.call_after_refresh(self._break_lines)

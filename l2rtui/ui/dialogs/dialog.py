@@ -34,6 +34,11 @@ class Dialog(ModalScreen[Answer]):
         """Set the style sheet's name as a class, not an id, since two dialogs of a kind may exist for a moment."""
         super().__init__(classes=name)
 
+    @property
+    def is_laid_out(self) -> bool:
+        """True once its frame has a size: before, there is only the dimmed screen below, which it will cover."""
+        return any(child.region.height for child in self.children if child.classes & {"dialog", "whole"})
+
     @on(events.Mount)
     def _keep_clear_of_toasts(self) -> None:
         """Keep the toasts off the text: later toasts too, and after the text has grown."""
@@ -75,6 +80,13 @@ class Dialog(ModalScreen[Answer]):
 
     def action_copy(self) -> None:
         """Copy the command line; does nothing in a dialog without one."""
+
+    async def action_command_line(self) -> None:
+        """Close, and open the prompt of the screen below, if it has one."""
+        below = self.app.screen_stack[-2]
+        if hasattr(below, "action_command_line"):
+            self.dismiss(None)
+            await self.app.run_action("command_line", below)
 
     def action_close(self) -> None:
         """Close without an answer."""

@@ -8,6 +8,7 @@ from typing import ClassVar
 from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from l2rtui.domain.sanitize import sanitize
@@ -38,6 +39,8 @@ class ListDialog(Dialog[Answer]):
     """Actions of the dialog that need a row under the cursor."""
     PANELS: ClassVar[tuple[str, ...]] = ("progress",)
     """Ids of the texts between the rows and the command line."""
+    FRAME: ClassVar[str] = "dialog wide"
+    """Classes of the frame around the content."""
 
     def __init__(
         self,
@@ -59,7 +62,7 @@ class ListDialog(Dialog[Answer]):
 
     def compose(self) -> ComposeResult:
         """Title, rows, panels, command line, input field, hint."""
-        with Vertical(classes="dialog wide"):
+        with Vertical(classes=self.FRAME):
             yield Static(id="title")
             yield from self._tables()
             for panel in self.PANELS:
@@ -81,7 +84,7 @@ class ListDialog(Dialog[Answer]):
         """Load the first rows."""
         self.action_again()
 
-    def _tables(self) -> Iterable[VirtualTable]:
+    def _tables(self) -> Iterable[Widget]:
         return (self._table,)
 
     @property

@@ -17,6 +17,7 @@ from textual.worker import Worker
 from l2rtui.domain.ledger import SlotState
 from l2rtui.domain.preflight import Finding, Severity, refusals
 from l2rtui.domain.sanitize import sanitize
+from l2rtui.domain.sweeps.trial import values_text
 from l2rtui.domain.workload import SetSpec
 from l2rtui.errors import L2RError
 from l2rtui.services import launcher
@@ -134,8 +135,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
             is_whole = len(run.pods) >= pods
             word = "waits" if run.uid in waiting else "" if is_whole else "no room"
             slots = slot_ranges(slot for pod in run.pods for slot in pod.seat.slots)
-            values = run.spec.trial.settings() if run.spec.trial is not None else {}
-            trial = ", ".join(f"{path.rpartition('.')[2]} {value}" for path, value in values.items())
+            trial = "" if run.spec.trial is None else values_text(run.spec.trial)
             rows.append(
                 make_row(
                     run.uid,

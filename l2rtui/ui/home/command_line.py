@@ -135,6 +135,7 @@ class CommandLine:
         completions = {
             **columns,
             "targets": runs,
+            "experiments": sorted({run.experiment for run in self._view.snapshot.runs.values()}),
             "gone": [*runs, *(run_history.names() if command_named(word) is command_named("relaunch") else ())],
             "themes": sorted(self._view.screen.app.available_themes),
             "filters": sorted(self._filters.named_filters()),

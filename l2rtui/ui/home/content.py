@@ -22,12 +22,12 @@ from l2rtui.domain.metrics import PodMetrics, RunMetrics
 from l2rtui.domain.runstatus import LATE_WORKER_SECONDS, LearningState
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
-from l2rtui.ui.home.chart_content import ChartContent
 from l2rtui.ui.home.layout import LISTS, LOWER, PaneLayout
 from l2rtui.ui.home.log_stream import LogSelection
 from l2rtui.ui.home.selection import Pane
 from l2rtui.ui.home.slot_figures import SlotFigures
 from l2rtui.ui.keys.table import Key, KeyContext, in_bar
+from l2rtui.ui.overviews.chart_content import ChartContent
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.state.connection_status import ConnectionStatus
 from l2rtui.ui.state.learning_states import LearningStates

@@ -146,6 +146,11 @@ class ClusterScreen(Screen[None]):
         self.panes.fit_to(event.size)
         self._show()
 
+    def _compositor_refresh(self) -> None:
+        """Paint nothing behind a dialog: Textual paints everything when it closes."""
+        if self.app.screen is self:
+            super()._compositor_refresh()
+
     def _redraw(self) -> None:
         """Redraw everything after a change of the theme, which may have other glyphs."""
         for widget in self.query(SpanWidget):

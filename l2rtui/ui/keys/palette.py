@@ -21,7 +21,7 @@ class Command:
         tooltip: One sentence.
         action: The action without ``action_``; ``%`` is replaced by the argument text.
         completion: Source of the completions of its argument: ``columns``, ``runs``, ``gone``, ``specs``,
-            ``themes``, ``filters``, ``contexts``, ``namespaces``, or none.
+            ``experiments``, ``themes``, ``filters``, ``contexts``, ``namespaces``, or none.
         changes: ``--readonly`` forbids it.
     """
 
@@ -60,6 +60,7 @@ COMMANDS: Final = (
     Command("images", "", "Build and push images", "images"),
     Command("artifacts", "[PLACE]", "List the checkpoints that runs have left", "artifacts(%)"),
     Command("experiments", "[FILTER]", "Experiments over their seeds: stalled>0", "experiments(%)"),
+    Command("sweep", "[NAME]", "Trials of a sweep with their values and returns", "sweep(%)", "experiments"),
     Command("owners", "[FILTER]", "Who holds which slots and GPUs: idle>0", "owners(%)"),
     Command("reserve", "[SLOTS] [4h] [NOTE]", "Set slots aside for your runs", "reserve(%)", changes=True),
     Command("unreserve", "[SLOTS]", "End the reservation of slots", "unreserve(%)", changes=True),
@@ -126,6 +127,7 @@ SYNONYMS: Final[Mapping[str, str]] = MappingProxyType(
         "reload": "settings config preferences",
         "spec": "yaml settings manifest file",
         "edit": "settings yaml change",
+        "sweep": "trials search hyperparameters grid",
         "artifacts": "checkpoints models weights",
         "past runs": "history diff compare",
         "faults": "errors failures problems",

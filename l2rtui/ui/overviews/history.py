@@ -1,22 +1,26 @@
-"""History: past runs with their outcome; one record in full, the difference of two, and an exact relaunch."""
+"""History: past runs with their outcome and curves; one record in full, how two differ, and an exact relaunch."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from l2rtui.domain.curves.chart import grouped
 from l2rtui.domain.history.record import ID_CHARS, HistoryEntry, RunOutcome
 from l2rtui.domain.quantity import rfc3339
 from l2rtui.domain.sanitize import sanitize
+from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.domain.workload import numbered
 from l2rtui.errors import L2RError
+from l2rtui.services.curves import MAX_RUNS
+from l2rtui.services.history.endings import recorded_curve
 from l2rtui.ui.dialogs.detail import DetailScreen
 from l2rtui.ui.keys.table import KeyContext, bindings
-from l2rtui.ui.overviews.overview import Overview, number_cell
+from l2rtui.ui.overviews.overview import TREND, Look, Overview, number_cell, return_cell, trend_cell
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.text import NOTHING, Line, Span, TextStyle, decimal
 from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
@@ -33,6 +37,7 @@ COLUMNS: Final = (
     TableColumn("steps", "env steps", most=12, right=True, rank=2),
     TableColumn("best", "best", most=9, right=True),
     TableColumn("final", "final", most=9, right=True, rank=5),
+    TREND,
     TableColumn("revision", "revision", most=11, rank=6),
     TableColumn("owner", "owner", most=16, rank=7),
     TableColumn("experiment", "experiment", most=24, rank=8),
@@ -48,6 +53,8 @@ _STYLES: Final = {
 _FAULTS: Final = (RunOutcome.FAILED, RunOutcome.LOST)
 _DIFF_STYLES: Final = {"+": TextStyle.OK, "-": TextStyle.BAD, "@": TextStyle.ACCENT}
 _PAIR: Final = 2
+_TRENDS: Final = 100
+"""Newest runs whose trend is shown: each is read from the compressed end of its record."""
 _LABEL: Final = re.compile(r"[\w-]+: +(?=\S)")
 _T = TypeVar("_T")
 
@@ -61,8 +68,9 @@ class HistoryScreen(Overview):
     ROW_ACTIONS = frozenset(("diff", "repeat", "change"))
     _subject = "the history"
 
-    def __init__(self, ctx: AppContext, filter_text: str = "") -> None:
+    def __init__(self, ctx: AppContext, look: Callable[[], Look], filter_text: str = "") -> None:
         super().__init__("History", ctx, COLUMNS, filter_text)
+        self._look = look
         self._state: object = None
         self._is_complete = False
         self._changed_run = ""
@@ -96,6 +104,35 @@ class HistoryScreen(Overview):
             return self._ctx.command_line(("diff", *(key[:ID_CHARS] for key in self._in_order(self._table.marked))))
         key = self._table.cursor_key
         return self._ctx.command_line(("history", *(("show", key[:ID_CHARS]) if key else ())))
+
+    # --- curves ------------------------------------------------------------------------------------------------
+    @property
+    def _snapshot(self) -> ClusterSnapshot:
+        return self._look().snapshot
+
+    def _runs_of(self, keys: set[str]) -> list[RunView]:
+        return [run for uid, run in self._snapshot.runs.items() if uid in keys]
+
+    def _show_curves(self) -> None:
+        """Show the live curves of existing runs, and the recorded curves of others."""
+        chosen = self._chosen
+        if not chosen or len(self._runs_of(chosen)) == len(chosen):
+            super()._show_curves()
+            return
+        work = self._show_past(self._in_order(chosen)[-MAX_RUNS:])
+        self._ctx.background.start(work, group="past curves", what="the curves", is_exclusive=True)
+
+    async def _show_past(self, run_ids: Sequence[str]) -> None:
+        curves = await _read(lambda store: [recorded_curve(store.get(run_id)) for run_id in run_ids])
+        if self.is_attached:
+            runs = self._snapshot.runs
+            curves = [
+                replace(curve, curve=self._ctx.curves.of(uid)) if uid in runs else curve
+                for uid, curve in zip(run_ids, curves, strict=True)
+            ]
+            self._charts.display = True
+            self._charts.show(grouped(curves, by_experiment=self._charts.is_grouped))
+            self._title_charts()
 
     def _in_order(self, keys: set[str]) -> list[str]:
         """Return marked runs, the older first: a difference reads from old to new."""
@@ -200,8 +237,8 @@ def _coloured(line: str) -> Line:
     return (Span(sanitize(line), _DIFF_STYLES.get(line[:1], TextStyle.PLAIN)),)
 
 
-def history_row(entry: HistoryEntry) -> Row:
-    """Make the row of a run."""
+def history_row(entry: HistoryEntry, returns: Sequence[float] = ()) -> Row:
+    """Make the row of a run; ``returns`` is its recorded curve."""
     revision = f"{entry.revision[:10]}{'+' if entry.is_dirty else ''}"
     place = "/".join(filter(None, (entry.context or entry.backend, entry.namespace)))
     return make_row(
@@ -212,8 +249,9 @@ def history_row(entry: HistoryEntry) -> Row:
         number_cell(entry.started, _minute(entry.started)),
         number_cell(entry.ended, _minute(entry.ended)),
         number_cell(entry.env_steps, decimal(entry.env_steps)),
-        number_cell(entry.best_return, decimal(entry.best_return), TextStyle.STRONG),
-        number_cell(entry.final_return, decimal(entry.final_return)),
+        return_cell(entry.best_return, TextStyle.STRONG),
+        return_cell(entry.final_return),
+        trend_cell([returns], entry.final_return),
         *(
             (Span(sanitize(text) or NOTHING, TextStyle.DIM), text)
             for text in (revision, entry.owner, entry.experiment, place)
@@ -251,7 +289,11 @@ def _rows() -> list[Row]:
     from l2rtui.services.history.store import HistoryStore
 
     with HistoryStore() as store:
-        return [history_row(entry) for entry in store.entries()]
+        entries = store.entries()
+        return [
+            history_row(entry, store.returns(entry.run_id) if number < _TRENDS else ())
+            for number, entry in enumerate(entries)
+        ]
 
 
 def _file_state() -> object:

@@ -1,25 +1,57 @@
-"""Base of the overviews: a list that updates itself, with filter, faults and sorting as in all tables."""
+"""Base of the overviews: a list over the whole screen that updates itself, above the curves of the row.
+
+Filter, faults and sorting work as in all tables, and the charts as on the home screen.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from itertools import zip_longest
+from statistics import fmean
+from typing import ClassVar, Final, NamedTuple
 
 from textual import on
+from textual.timer import Timer
+from textual.widget import Widget
 from textual.widgets import Input
 
+from l2rtui.domain.experiments.summary import SeedResult
+from l2rtui.domain.metrics import RunMetrics
+from l2rtui.domain.owners.idle_gpus import DeviceKey, IdleTime
 from l2rtui.domain.sanitize import sanitize
+from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.ui.dialogs.list_dialog import ListDialog
+from l2rtui.ui.keys.table import KeyContext, bindings
+from l2rtui.ui.overviews.chart_content import ChartContent
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.text import NOTHING, Line, Span, TextStyle
+from l2rtui.ui.text import NOTHING, Line, Span, TextStyle, decimal, sparkline
+from l2rtui.ui.widgets.charts import ChartView
 from l2rtui.ui.widgets.prompt_input import PromptInput
-from l2rtui.ui.widgets.table_model import TableColumn
+from l2rtui.ui.widgets.table_model import Row, TableColumn
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 REFRESH_SECONDS: Final = 2.0
 """Learners write a record every two seconds; the data here change no more often."""
+SETTLE_SECONDS: Final = 0.1
+"""Delay before the curves follow the cursor, so that scrolling through a list reads no files."""
+TREND_COLUMNS: Final = 12
+TREND: Final = TableColumn("trend", "over time", most=TREND_COLUMNS, rank=1)
 _QUESTION: Final = "Which rows? Words, or a column: name~racing live>0   enter keep   esc all"
+
+
+class Look(NamedTuple):
+    """Newest data of the app.
+
+    Attributes:
+        results: State and newest return of every run. metrics: Newest record of each learner, by uid of the run.
+        idle: Idle time of GPUs.
+    """
+
+    snapshot: ClusterSnapshot
+    results: Sequence[SeedResult]
+    metrics: Mapping[str, RunMetrics]
+    idle: Mapping[DeviceKey, IdleTime]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +62,7 @@ class Opening:
     is_charts: bool = False
 
 
-class Overview(ListDialog[Opening | None]):
+class Overview(ListDialog[Opening | None], inherit_bindings=False):
     """Rows that are computed again every two seconds; returns the row that was opened.
 
     Args:
@@ -38,7 +70,9 @@ class Overview(ListDialog[Opening | None]):
         filter_text: Initial filter.
     """
 
+    BINDINGS: ClassVar = [*bindings(KeyContext.TEXT), *bindings(KeyContext.DIALOG, "dialog.copy")]
     PANELS = ()
+    FRAME = "whole"
     ROW_HINTS: ClassVar[tuple[str, ...]] = ("enter runs", ". , sort")
 
     def __init__(
@@ -48,7 +82,56 @@ class Overview(ListDialog[Opening | None]):
         self._heading = heading
         self._first_filter = filter_text
         self._asks_filter = True
+        self._charts = ChartView("curves")
+        self._chart_content = ChartContent(self._charts, ctx, self._pods_of)
+        self._settling: Timer | None = None
 
+    def _tables(self) -> Iterable[Widget]:
+        yield self._table
+        self._charts.display = False
+        yield self._charts
+
+    # --- curves ------------------------------------------------------------------------------------------------
+    @property
+    def _snapshot(self) -> ClusterSnapshot:
+        """The newest snapshot."""
+        raise NotImplementedError
+
+    def _pods_of(self, run: str) -> tuple[PodView, ...]:
+        return self._snapshot.pods_of(run)
+
+    def _runs_of(self, keys: set[str]) -> list[RunView]:
+        """Return the existing runs behind rows."""
+        raise NotImplementedError
+
+    @property
+    def _chosen(self) -> set[str]:
+        """Keys of the rows whose curves are shown: the marked ones, or the one under the cursor."""
+        cursor = self._table.cursor_key
+        return set(self._table.marked) or ({cursor} if cursor is not None else set())
+
+    @on(VirtualTable.CursorMoved)
+    @on(VirtualTable.Rearranged)
+    @on(ChartView.ContentChanged)
+    def _curves_changed(self) -> None:
+        if self._settling is not None:
+            self._settling.stop()
+        self._settling = self.set_timer(SETTLE_SECONDS, self._show_curves)
+
+    def _show_curves(self) -> None:
+        self._charts.display = bool(self._chosen)
+        self._chart_content.show(self._runs_of(self._chosen), None, self._snapshot, {})
+        self._title_charts()
+
+    def _title_charts(self) -> None:
+        names = ", ".join(sanitize(group.name) for group in self._charts.groups)
+        self._charts.border_title = " · ".join(filter(None, ("curves", names, *self._charts.facts)))
+
+    def on_unmount(self) -> None:
+        """Cancel the pending drawing."""
+        self._chart_content.close()
+
+    # --- rows --------------------------------------------------------------------------------------------------
     def on_mount(self) -> None:
         """Apply the first filter, and update periodically."""
         self._table.narrow(text=self._first_filter)
@@ -67,6 +150,10 @@ class Overview(ListDialog[Opening | None]):
         ]
         text = " · ".join(fact for fact in facts if fact)
         return Span(self._heading, TextStyle.STRONG), Span(f"   {text}", TextStyle.DIM)
+
+    def _show_rows(self, rows: Sequence[Row], *, empty: str) -> None:
+        super()._show_rows(rows, empty=empty)
+        self._show_curves()
 
     def action_filter(self) -> None:
         """Type a filter."""
@@ -125,3 +212,16 @@ def number_cell(value: float | None, text: str, style: TextStyle = TextStyle.PLA
 def count_cell(value: int, style: TextStyle = TextStyle.PLAIN) -> tuple[Span, float]:
     """Return the cell of a count, dim if it is zero."""
     return number_cell(value, str(value), style if value else TextStyle.DIM)
+
+
+def trend_cell(curves: Iterable[Sequence[float]], sort_value: float | None) -> tuple[Span, float]:
+    """Return the mean of curves as a sparkline, aligned at their newest points; it sorts by another value."""
+    points = zip_longest(*(reversed(curve) for curve in curves))
+    means = [fmean(value for value in values if value is not None) for values in points]
+    order = float("-inf") if sort_value is None else sort_value
+    return Span(sparkline(means[::-1], TREND_COLUMNS), TextStyle.ACCENT), order
+
+
+def return_cell(value: float | None, style: TextStyle = TextStyle.PLAIN) -> tuple[Span, float]:
+    """Return the cell of a return."""
+    return number_cell(value, decimal(value), style)

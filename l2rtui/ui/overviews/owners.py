@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from l2rtui.domain.owners.holdings import Holding, holdings
-from l2rtui.domain.owners.idle_gpus import DeviceKey, IdleTime
 from l2rtui.domain.sanitize import sanitize
-from l2rtui.domain.snapshot import ClusterSnapshot
+from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import L2RError
 from l2rtui.ui.keys.table import KeyContext, bindings
-from l2rtui.ui.overviews.overview import Overview, count_cell, number_cell
+from l2rtui.ui.overviews.overview import Look, Overview, count_cell, number_cell
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.text import NOTHING, Span, TextStyle, decimal
 from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
@@ -36,7 +35,7 @@ class OwnersScreen(Overview):
     """All owners.
 
     Args:
-        look: Returns the newest snapshot, and the idle time of GPUs.
+        look: Returns the newest data of the app.
     """
 
     KEY_CONTEXT = KeyContext.OWNER
@@ -44,24 +43,29 @@ class OwnersScreen(Overview):
     ROW_HINTS = ("enter pods", ". , sort")
     _subject = "the owners"
 
-    def __init__(
-        self,
-        ctx: AppContext,
-        look: Callable[[], tuple[ClusterSnapshot, Mapping[DeviceKey, IdleTime]]],
-        filter_text: str = "",
-    ) -> None:
+    def __init__(self, ctx: AppContext, look: Callable[[], Look], filter_text: str = "") -> None:
         super().__init__("Owners", ctx, COLUMNS, filter_text)
         self._look = look
         self._hours: Mapping[str, float] | None = None
 
     async def _load(self) -> None:
-        snapshot, idle = self._look()
+        snapshot, _, _, idle = self._look()
         now = self._ctx.clock()
         if self._hours is None:
             self._hours = await asyncio.to_thread(_gpu_hours, snapshot, self._ctx.backend.name, now)
         rows = [owner_row(row, self._hours.get(row.owner)) for row in holdings(snapshot, idle, now)]
         if self.is_attached:
             self._show_rows(rows, empty="Nobody holds a slot.")
+
+    @property
+    def _snapshot(self) -> ClusterSnapshot:
+        return self._look().snapshot
+
+    def _runs_of(self, keys: set[str]) -> list[RunView]:
+        snapshot = self._snapshot
+        pairs = {(pod.owner, pod.run) for pod in snapshot.pods.values()}
+        names = {name for owner, name in pairs if owner in {key.partition("/")[0] for key in keys}}
+        return [run for run in snapshot.runs.values() if run.name in names]
 
     @property
     def _command_line(self) -> str:

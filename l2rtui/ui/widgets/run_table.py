@@ -12,6 +12,7 @@ from l2rtui.domain.runstatus import NO_REPORTS, LearningState, learning_state, r
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import Level
+from l2rtui.domain.sweeps.trial import values_text
 from l2rtui.domain.workload import Role
 from l2rtui.ui.text import (
     GLYPHS,
@@ -52,6 +53,8 @@ _AFTER: Final = (
     TableColumn("policy", "policy", most=8, right=True, rank=6),
     TableColumn("lag", "lag", most=6, right=True, rank=7),
     TableColumn("steps", "env steps", most=14, right=True, rank=10),
+    TableColumn("trial", "trial", most=6, right=True, rank=6),
+    TableColumn("values", "values", most=36, rank=6),
     TableColumn("seed", "seed", most=6, right=True, rank=8),
     # Mainly for filters: the name of a run starts with it.
     TableColumn("experiment", "experiment", most=24, rank=12),
@@ -60,7 +63,7 @@ _AFTER: Final = (
 )
 
 
-_SAME: Final = ("seed", "experiment", "owner")
+_SAME: Final = ("trial", "values", "seed", "experiment", "owner")
 """Columns that say nothing while all rows have the same text there."""
 _COMPLETE: Final = (TextStyle.OK, TextStyle.DIM, TextStyle.DONE, TextStyle.PLAIN)
 
@@ -258,12 +261,21 @@ def run_row(
         rate,
         updates,
         *learner_counters,
+        *_trial_cells(run),
         (Span(str(run.seed), TextStyle.DIM), run.seed),
         (Span(sanitize(run.experiment), TextStyle.DIM), run.experiment),
         (Span(sanitize(run.owner) or NOTHING, TextStyle.DIM), run.owner),
         (Span("", TextStyle.DIM), -run.created),  # sorts like the age, but does not change with time
         is_fault=status.level in (Level.BAD, Level.WARN) or learning.is_fault,
     )
+
+
+def _trial_cells(run: RunView) -> tuple[tuple[Span, float], tuple[Span, str]]:
+    """Return the cells of a run's trial and its values; empty outside of a sweep."""
+    if run.trial is None:
+        return (Span(""), -1.0), (Span(""), "")
+    values = sanitize(values_text(run.trial))
+    return (Span(f"t{run.trial.number}"), run.trial.number), (Span(values), values)
 
 
 def _ready_style(ready: int, replicas: int, level: Level) -> TextStyle:

@@ -61,7 +61,10 @@ class SpanWidget(Widget):
         )
         if self._is_plain:
             pieces = ((text_style, plain(text)) for text_style, text in pieces)
-        segments = [Segment(text, pens[text_style] + back) for text_style, text in pieces if text]
+        own = TextStyle.SELECTED_FAULT  # it has its own background
+        segments = [
+            Segment(text, pens[style] if style is own else pens[style] + back) for style, text in pieces if text
+        ]
         return Strip(segments).adjust_cell_length(width, self._base + back)
 
 

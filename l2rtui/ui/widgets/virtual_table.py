@@ -418,6 +418,7 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
             return self.strip(spans, width)
         if not self.is_active:
             return self.strip(spans, width, colour(self.app.theme_variables, "l2r-cursor"))
-        # State colours would be hard to read on it, and a glyph says the same; a fault stays.
-        spans = [span if span.style is TextStyle.FAULT else Span(span.text, TextStyle.SELECTED) for span in spans]
+        # State colours would be hard to read on it, and a glyph says the same; a fault stays a block.
+        fault, other = TextStyle.SELECTED_FAULT, TextStyle.SELECTED
+        spans = [Span(text, fault if style is TextStyle.FAULT else other) for text, style in spans]
         return self.strip(spans, width, colour(self.app.theme_variables, "l2r-cursor-focus"))

@@ -128,7 +128,7 @@ class Captured:
         try:
             # "thread_local": threads that answer observations or copy weights continue meanwhile; with the default,
             # "global", a synchronisation in any of them would abort the capture.
-            with torch.cuda.graph(graph, _pool(stream), stream, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, _pool(stream).handle, stream, capture_error_mode="thread_local"):
                 self._outputs = self._function(*self.inputs)
         except torch.OutOfMemoryError:
             raise
@@ -214,8 +214,8 @@ def _garbage_kept() -> Iterator[None]:
     """Prevent the garbage collector from destroying other graphs during a capture.
 
     A method without references is a cycle with its graphs, and CUDA may abort a capture when other graphs are
-    destroyed. On an H200 the fifth learner of one process failed with `cudaErrorStreamCaptureInvalidated`; this was
-    probably the cause, but it is not proven.
+    destroyed. On an H200 the fifth learner of one process failed with `cudaErrorStreamCaptureInvalidated`, and no
+    longer does.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -226,14 +226,23 @@ def _garbage_kept() -> Iterator[None]:
             gc.enable()
 
 
-@cache
-def _pool(stream: torch.cuda.Stream) -> Any:  # noqa: ARG001  (one for each)
-    """Return the memory pool of the graphs captured on ``stream``.
+class _Pool:
+    """Memory pool of the graphs captured on one stream, kept for the life of the process.
 
-    They are replayed one after another, so their intermediate results can share memory. A pool per graph would keep
-    activations for every batch size: gigabytes with large images.
+    The graphs are replayed one after another, so their intermediate results can share memory. A pool per graph
+    would keep activations for every batch size: gigabytes with large images.
     """
-    return torch.cuda.graph_pool_handle()
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self.handle = torch.cuda.graph_pool_handle()
+        # The allocator gives up a pool with its last graph, and then refuses captures into it ("use_count > 0",
+        # seen on an H200). So the pool has a graph that is never replayed.
+        self._first = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._first, self.handle, stream, capture_error_mode="thread_local"):
+            self._node = torch.zeros(1, device=stream.device)
+
+
+_pool = cache(_Pool)
 
 
 @cache

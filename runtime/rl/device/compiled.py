@@ -1,7 +1,7 @@
 """Steps of environments on a device, compiled by torch: many small kernels become a few large ones.
 
 Racing's step launches about 250 kernels, each of which reads and writes all cars. TorchInductor fuses them: on an
-H200 the same step of 65,536 cars as a CUDA graph ran ten times as often (docs/gpu.md). Compiling takes half a
+H200 the same step of 65,536 cars as a CUDA graph ran six times as often (docs/gpu.md). Compiling takes half a
 minute and requires Triton and a C compiler, so it is meant for large runs; a learner without them continues
 uncompiled.
 """

@@ -141,7 +141,8 @@ class Learner:
         torch.set_num_threads(context.threads)
         torch.manual_seed(context.seed)
 
-        plan = self._plan = plan_of(settings)
+        # With a step: a failure in the learner is the run's reason. In workers alone, the learner would only wait.
+        plan = self._plan = plan_of(settings, takes_step=True)
         devices = _devices(settings) if group is None else [group.device]
         own_plan, own_settings = (plan, settings) if group is None else group.share(plan, settings)
         self._device = devices[0]

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from runtime.base import environments
 from runtime.base.errors import SetupError
 from runtime.rl.envs.base import HoldsProcesses
@@ -52,7 +50,7 @@ def try_environment(training: Settings) -> None:
 
     Simulators are not started, and weights of an encoder may be readable in the workers alone.
     """
-    from runtime.rl.roles.launch_context import environment_plan, make_environment
+    from runtime.rl.roles.launch_context import environment_plan, first_step, make_environment
 
     name, options = training.environment, dict(training.environment_options)
     # A process for each copy would only hide the error of the one that is made here.
@@ -62,11 +60,7 @@ def try_environment(training: Settings) -> None:
     plain = replace(training, environment_options=options, encoder=None, num_envs=1, collect="workers")
     env = make_environment(plain, 1, {})
     try:
-        env.reset(0)
-        env.step(env.action_space.at_random(1, np.random.default_rng(0)))
-    # Whatever the environment's own code does is its own: a sentence names it, and no traceback of ours.
-    except Exception as error:
-        raise SetupError(f"environment {name} fails at its first step ({type(error).__name__}: {error})") from error
+        first_step(plain, env)
     finally:
         if isinstance(env, HoldsProcesses):
             env.close()

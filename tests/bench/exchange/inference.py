@@ -31,6 +31,7 @@ from runtime.exchange.inference.sockets import AnswerChannel, QuestionChannel
 from runtime.exchange.transport import curve_keys
 from runtime.rl.algos.actor import ActorShape, NumpyActor
 from runtime.rl.algos.numpy_policy import NumpyPolicy
+from tests.fakes.faults import free_port
 
 SHAPE = ActorShape(33, 2, (64, 64), head="gaussian", activation="tanh")
 PROOF = proof_of("bench", "bench")
@@ -177,12 +178,6 @@ def remote(
     tally = here.recv()
     learner.join()
     return took, tally
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def line(name: str, took: Sequence[float]) -> tuple[float, float]:

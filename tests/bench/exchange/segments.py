@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import json
 import multiprocessing
-import random
 import socket
 import statistics
 import sys
@@ -23,23 +22,11 @@ import zmq
 
 from runtime.exchange.transport.shared_memory import keep_freed
 from tests.bench.exchange.ends import MEMORY_BYTES, SHAPES, SOURCE_BYTES, Case, Learner, worker
+from tests.fakes.faults import free_port
 
 SPAWN = multiprocessing.get_context("spawn")
 BARE_MESSAGES = 8
 """Number of waiting segments of half a megabyte or more at each end, if no credit limits them."""
-
-
-def free_port() -> int:
-    """A free port whose successor is free too, below the system's ports for connections."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as one, socket.socket() as two:
-            try:
-                one.bind(("127.0.0.1", port))
-                two.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return port
 
 
 def cpu_of(child: int) -> float:

@@ -20,10 +20,10 @@ from typing import Any, Final
 import torch
 
 from runtime.rl.algos.data_parallel import DataParallel
-from runtime.rl.device.captured import Captured
+from runtime.rl.algos.method_config import ReplayConfig
 from tests.bench.exchange import inference_learning
 from tests.bench.gpu import updates
-from tests.bench.gpu.measuring import Bench, await_device, call_seconds, show
+from tests.bench.gpu.measuring import Bench, await_device, show
 
 CONTROL: Final = "nvidia-cuda-mps-control"
 COUNTED_SECONDS: Final = 2.0
@@ -33,7 +33,6 @@ KERNELS_SHOWN: Final = 12
 
 def measure(bench: Bench) -> None:
     rows = {
-        "draws by priority": draws,
         "kernels of an update": kernels,
         "learners on one card": sharing,
         "inference beside a learner": answers,
@@ -46,45 +45,20 @@ def measure(bench: Bench) -> None:
                 bench.fail(title, error)
 
 
-def draws(bench: Bench, title: str) -> None:
-    """Print microseconds of one draw of 256 rows in a graph: by one sum over all rows, and by sums of blocks."""
-    for count in (2**12,) if bench.is_tiny else (2**17, 2**20, 2**23):
-        values = torch.rand(count, dtype=torch.float64, device=bench.device)
-        aims = torch.rand(256, dtype=torch.float64, device=bench.device).sort().values
-        blocks = values.view(-1, min(1_024, count // 4))
-
-        def of_all(aims: torch.Tensor, values: torch.Tensor = values) -> torch.Tensor:
-            sums = values.cumsum(0)
-            return torch.searchsorted(sums, aims * sums[-1], right=True)
-
-        def of_blocks(aims: torch.Tensor, blocks: torch.Tensor = blocks) -> torch.Tensor:
-            sums = blocks.sum(dim=1).cumsum(0)
-            rest = aims * sums[-1]
-            block = torch.searchsorted(sums, rest, right=True).clamp_max_(len(blocks) - 1)
-            rest = rest - torch.where(block > 0, sums.index_select(0, block.sub(1).clamp_min_(0)), 0.0)
-            inner = torch.searchsorted(blocks.index_select(0, block).cumsum(1), rest[:, None], right=True)
-            return block * blocks.shape[1] + inner.squeeze(1)
-
-        ways = {name: Captured(way, aims) for name, way in (("of all", of_all), ("of blocks", of_blocks))}
-        # Graphs of a stream share the memory of their results.
-        if not torch.equal(*[way(aims).clone() for way in ways.values()]):
-            bench.fail(title, "both ways draw other rows")
-        taken = {
-            name: 1e6 * call_seconds(lambda way=way: way(way.inputs[0]), bench.device, 0.3)
-            for name, way in ways.items()
-        }
-        show(f"{title} of {count:,} rows, microseconds by sums", taken)
-
-
 def cases(bench: Bench) -> tuple[updates.Case, ...]:
-    return updates.TINY[:1] if bench.is_tiny else (updates.CASES[0], updates.CASES[3])
+    return updates.TINY[::3] if bench.is_tiny else (updates.CASES[0], updates.CASES[3], updates.CASES[8])
 
 
 def turns(bench: Bench, case: updates.Case) -> tuple[DataParallel, Callable[[], object], int]:
     """Return a learner, one launch of its updates, and how many updates it contains."""
     torch.set_num_threads(1)
     learner = updates.team(case, {}, bench.device)
-    turn, count = updates.loop(bench, case, learner, "device")
+    plan, settings = updates.planned(case)
+    if isinstance(plan.config, ReplayConfig):
+        turn, count = updates.loop(bench, case, learner, "device")
+    else:
+        batch = updates.batch_of(case, plan, settings, bench.device)
+        turn, count = lambda: learner.update(batch), 1
     for _ in range(3):
         turn()
     await_device(bench.device)

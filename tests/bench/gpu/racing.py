@@ -5,7 +5,9 @@ A user-defined environment, manifests/point-mass.yaml, is learned there too.
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from runtime.rl.device.arrays import torch_arrays
 from runtime.rl.device.captured import Captured
 from runtime.rl.device.compiled import CompiledEnv, Draws
 from runtime.rl.envs.registry import make_device_env
+from runtime.rl.roles import ranks
 from runtime.rl.roles.device_collector import DeviceCollector
 from runtime.rl.roles.launch_context import environment_plan, make_environment
 from runtime.rl.settings import from_mapping
@@ -40,10 +43,34 @@ def measure(bench: Bench) -> None:
         title = f"{bench.device}, {cars:,} cars, {'compiled, ' if is_compiled else ''}policy and PPO"
         if bench.has_time(36.0 if is_compiled else 9.0, title):
             show(title, learn(bench, "racing", cars, is_compiled, 8.0))
+    ranked(bench)
     sys.path.append(str(Path(__file__).parents[3] / "manifests"))
     for copies in (256,) if bench.is_tiny else (65_536, 262_144):
         if bench.has_time(15.0, title := f"{bench.device}, own environment, {copies:,} copies, policy and PPO"):
             show(title, learn(bench, "point_mass:PointMass", copies, "auto", 4.0))
+
+
+def ranked(bench: Bench) -> None:
+    """Print racing and PPO with the gradients of every step summed over a group of one rank, and without."""
+    cars, seconds = (64, 3.0) if bench.is_tiny else (4_096, 4.0)
+    if not bench.has_time(20.0, title := f"{bench.device}, {cars:,} cars, policy and PPO, one rank"):
+        return
+    with tempfile.TemporaryDirectory(prefix="l2r-ranks-") as folder:
+        own = {ranks.STORE_VARIABLE: f"{folder}/store", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+        os.environ |= own
+        try:
+            with ranks.joined("cuda" if bench.is_gpu else "cpu") as group:
+                rates = {
+                    name: learn(bench, "racing", cars, False, seconds, member)["updates/s"]
+                    for name, member in (
+                        ("updates/s without", None),
+                        ("with NCCL" if bench.is_gpu else "gloo", group),
+                    )
+                }
+        finally:
+            for name in own:
+                del os.environ[name]
+    show(title, rates)
 
 
 def view(options: dict[str, Any]) -> str:
@@ -74,8 +101,17 @@ def device_rate(bench: Bench, cars: int, options: dict[str, Any], way: str) -> f
     return cars / call_seconds(lambda: captured(captured.inputs[0]), bench.device, 0.4)
 
 
-def learn(bench: Bench, environment: str, cars: int, compiles: bool | str, seconds: float = 12.0) -> dict[str, Any]:
-    """Collect and update in turns like a learner; rewards are a step's mean, early and at the end."""
+def learn(
+    bench: Bench,
+    environment: str,
+    cars: int,
+    compiles: bool | str,
+    seconds: float = 12.0,
+    group: ranks.RankGroup | None = None,
+) -> dict[str, Any]:
+    """Collect and update in turns like a learner; rewards are a step's mean, early, at an equal number of
+    updates, and at the end.
+    """
     settings = from_mapping(
         {
             "environment": environment,
@@ -94,6 +130,8 @@ def learn(bench: Bench, environment: str, cars: int, compiles: bool | str, secon
     began = time.monotonic()
     collector = DeviceCollector(settings, plan, 0, bench.device, learner.members[0].policy_weights, print)
     made_seconds = time.monotonic() - began
+    if group is not None:
+        group.align(learner.members[0], collector)
     store = DeviceRollouts(plan.layout)
     rewards: list[torch.Tensor] = []
 
@@ -124,5 +162,6 @@ def learn(bench: Bench, environment: str, cars: int, compiles: bool | str, secon
         "updates/s": turns / passed,
         "made in s": made_seconds,
         "reward, first tenth": float(np.mean(curve[:share])),
+        "around update 200": float(np.mean(curve[180:220])) if len(curve) >= 220 else None,
         "last": float(np.mean(curve[-share:])),
     }

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import weakref
 from types import TracebackType
-from typing import Any
 
 import torch
 
 from tests.fakes.cuda import kernels
 from tests.fakes.cuda.library import clocks
 from tests.fakes.cuda.streams import Stream, StreamContext, synchronize
+
+
+class Pool:
+    """Memory of graphs. It is given up with its last graph; until torch's allocator has freed its blocks, it
+    refuses a new capture into it (`CUDACachingAllocator.cpp`, `create_or_incref_pool`).
+    """
+
+    def __init__(self) -> None:
+        self.graphs = 0
+        self.is_gone = False
+
+    def take(self, owner: CUDAGraph) -> None:
+        if self.is_gone:
+            raise RuntimeError("it->second->use_count > 0 INTERNAL ASSERT FAILED")
+        self.graphs += 1
+        weakref.finalize(owner, self._release)
+
+    def _release(self) -> None:
+        self.graphs -= 1
+        self.is_gone = self.graphs == 0
 
 
 class CUDAGraph:
@@ -36,11 +56,12 @@ class graph:  # noqa: N801  (torch's name)
     def __init__(
         self,
         cuda_graph: CUDAGraph,
-        pool: Any = None,
+        pool: Pool | None = None,
         stream: Stream | None = None,
         capture_error_mode: str = "global",
     ) -> None:
-        del pool, capture_error_mode
+        del capture_error_mode
+        self._pool = pool
         self._graph = cuda_graph
         self._stream = stream or Stream()
         if self._stream.number < clocks.device_count():
@@ -49,6 +70,8 @@ class graph:  # noqa: N801  (torch's name)
 
     def __enter__(self) -> None:
         synchronize()
+        if self._pool is not None:
+            self._pool.take(self._graph)
         self._context.__enter__()
         kernels.captures[self._stream.number] = self._graph
 

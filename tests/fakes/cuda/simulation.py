@@ -59,7 +59,7 @@ def _constants() -> dict[str, Any]:
 def _streams() -> dict[str, Any]:
     return {
         "CUDAGraph": graphs.CUDAGraph,
-        "graph_pool_handle": object,
+        "graph_pool_handle": graphs.Pool,
         "Event": streams.Event,
         "Stream": streams.Stream,
         "StreamContext": streams.StreamContext,

@@ -173,6 +173,16 @@ def test_a_graph_repeats_its_kernels_on_its_memory() -> None:
     assert product.tolist() == [30.0] * 4
 
 
+def test_a_pool_ends_with_its_last_graph() -> None:
+    pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+    first, last = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(first, pool, stream):
+        torch.zeros(1, device="cuda")
+    del first
+    with pytest.raises(RuntimeError, match="use_count"), torch.cuda.graph(last, pool, stream):
+        pass
+
+
 def test_a_graph_draws_what_eager_calls_draw() -> None:
     eager, replayed = (torch.Generator("cuda").manual_seed(4) for _ in range(2))
     graph, numbers = captured(lambda: torch.randn(5, generator=replayed, device="cuda"), [replayed])

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.documents import DOCS, ROOT, commands_of
+from tests.documents import DOCS, commands_of, write_files
 
 pytestmark = pytest.mark.process
 PAGES = sorted((DOCS / "from").glob("*.md"))
@@ -26,9 +26,7 @@ def launches():
 
 @pytest.mark.parametrize(("page", "words"), launches())
 def test_a_launch_of_a_page_is_planned(cli, page, words, monkeypatch):
-    (cli.home / "manifests").symlink_to(ROOT / "manifests")
-    for name, text in re.findall(r"```yaml\n# (\S+)\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
-        (cli.home / name).write_text(text)
+    write_files(page, cli.home)
     monkeypatch.chdir(cli.home)
     # No registry answers for the digest of an image, and the invented cluster has room for four of twelve seeds.
     line = " ".join(words).replace("--image ", "--set image=").replace("0-11", "0-3")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+from unittest.mock import Mock
 
 import pytest
 
@@ -118,3 +120,22 @@ def test_the_old_spelling_of_like_works_with_a_note_and_as_names_a_user(capsys, 
         assert "The history has no run nothing" in err
     code, _, err = run(capsys, "launch", "-f", spec("fresh"), "--as", "anna", "--yes")
     assert (code, "The demo backend has no users: --as means nothing there." in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (RuntimeError("can't start new thread"), "The limit of processes and threads is reached."),
+        (
+            ExceptionGroup("", [BlockingIOError(errno.EAGAIN, "busy")]),
+            "The limit of processes and threads is reached.",
+        ),
+        (OSError(errno.EMFILE, "Too many open files"), "The limit of open files is reached."),
+        (MemoryError(), "Memory ran out."),
+    ],
+)
+def test_a_limit_of_the_user_is_a_sentence(capsys, monkeypatch, error, sentence):
+    monkeypatch.setattr("asyncio.run", Mock(side_effect=error))
+    code, _, said = run(capsys, "runs")
+    assert code == 1
+    assert said.startswith(f"l2rtui: {sentence}")

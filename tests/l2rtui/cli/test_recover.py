@@ -49,7 +49,14 @@ def test_a_supervisor_that_cannot_start_is_an_error(local):
     (row,) = local.json("recover", code=1)
     assert (row["run"], row["supervised"]) == ("t", False)
     assert "did not start" in row["error"]
+    (row,) = local.json("wait", "t", "--for=done", "--timeout=100", code=5)
+    assert (row["outcome"], row["reached"]) == ("out of reach", False)
+    assert row["reason"].startswith("has no supervisor, and gets none: The supervisor of t did not start")
     log.rmdir()
+    (row,) = local.json("--readonly", "wait", "t", "--for=done", "--timeout=100", code=5)
+    assert row["reason"] == "has no supervisor, and gets none: with --readonly none is started"
+    local.json("wait", "t", "--for=done", "--timeout=12", code=124)  # this one is adopted
+    assert local.json("runs")[0]["reason"] != "Unsupervised"
 
 
 @pytest.mark.process

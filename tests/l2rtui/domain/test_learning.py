@@ -101,6 +101,13 @@ def test_a_log_that_is_still_being_read_is_not_one_that_could_not_be_read():
             "has printed no metric record yet",
         ),
         (RUN, (replace(LEARNER, started=None),), NO_REPORTS, Learning.STARTING, "has printed no metric record yet"),
+        (
+            RUN,
+            (replace(LEARNER, started=NOW - 9, restarts=1, message="exit 2: no track"),),
+            NO_REPORTS,
+            Learning.STARTING,
+            "yet; it starts again after: exit 2: no track",
+        ),
     ],
 )
 def test_what_the_pods_alone_say(run, pods, reports, state, reason):

@@ -13,7 +13,7 @@ from l2rtui.domain.experiments.interval import bootstrap_interval
 from l2rtui.domain.experiments.trial_results import TrialRun, trial_results
 from l2rtui.domain.sweeps.grid import ValueRange, drawn, grid, grid_size
 from l2rtui.domain.sweeps.halving import RungReport, SweepWatch, next_reports, registered
-from l2rtui.domain.sweeps.trial import Halving, Trial, trial_document, trial_of
+from l2rtui.domain.sweeps.trial import Halving, Trial, trial_document, trial_of, values_text
 from l2rtui.domain.workload import Kind, RunSpec, renamed
 
 
@@ -139,3 +139,8 @@ def test_runs_of_another_launch_join_their_sweep_and_another_rule_begins_anew():
     anew = SweepWatch("e", Halving(7), (("c", 0),))
     assert registered(joined, anew) == (other, anew)
     assert joined[1].runs_of((1,)) == ("b",)
+
+
+def test_the_values_of_a_trial_are_one_line_of_short_names():
+    trial = trial_of(3, {"train.sac.actor_lr": 3e-4, "train.sizes": [64, 64], "seedless": True, "method": "sac"})
+    assert values_text(trial) == "actor_lr 0.0003, sizes [64, 64], seedless True, method sac"

@@ -64,7 +64,7 @@ def test_a_run_that_is_done_is_judged_by_its_last_record():
     goal, unread = Goal(WaitCondition.LEARNED, 60.0), replace(READ, is_read=False)
     assert judge(goal, RUN, (OVER, WORKER), unread, 1000.0).outcome is WAITS
     unread.add(61.0)
-    assert judge(goal, RUN, (OVER, WORKER), unread, 1000.0) == (REACHED, "its return has come to 61")
+    assert judge(goal, RUN, (OVER, WORKER), unread, 1000.0) == (REACHED, "mean return reached 61")
     assert (READ.newest, unread.newest, unread.best) == (40.0, 61.0, 61.0)
 
 

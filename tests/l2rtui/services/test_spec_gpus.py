@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import yaml
 
@@ -103,3 +105,23 @@ def test_a_model_is_known_by_its_words():
     assert not suits("NVIDIA-A100-SXM4-40GB", 40536, gpu_memory_bytes=80 << 30)
     assert not suits("NVIDIA-A100-SXM4-40GB", 40536, gpu_model="A10")
     assert suits("NVIDIA RTX A6000", 49140, gpu_model="rtx a6000", gpu_memory_bytes=48 << 30)
+
+
+LEARNER = (
+    "kind: learner-workers\nname: r\nlearner: {{gpus: 4{}}}\nworkers: []\ntrain: {{environment: racing, {}}}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("learner", "train", "devices"),
+    [
+        ("", "algorithm: ppo", 4),
+        ("", "algorithm: impala, collect: device", 4),
+        ("", "algorithm: ppo, devices: 2", 2),
+        ("", "algorithm: sac", None),
+        (", command: [python, mine.py]", "algorithm: ppo, collect: device", None),
+    ],
+)
+def test_a_learner_that_collects_has_a_rank_on_each_of_its_gpus(tmp_path, learner, train, devices):
+    spec = loaded(tmp_path, LEARNER.format(learner, train))
+    assert json.loads(spec.train).get("devices") == devices

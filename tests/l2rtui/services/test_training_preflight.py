@@ -27,8 +27,8 @@ def node(memory=64 * GIB, card=80 * GIB, used=None, gpu_use=()):
     return Node("n", (gpu,), cpu_cores=16.0, memory_bytes=memory, memory_used_bytes=used, gpu_use=gpu_use)
 
 
-def findings(train, at, *, limit=None, seeds=(), command=("l2r-runtime", "learner"), workers=True):
-    learner = SetSpec("learner", Role.LEARNER, command, resources=Resources(memory_bytes=limit))
+def findings(train, at, *, limit=None, seeds=(), command=("l2r-runtime", "learner"), workers=True, gpus=0):
+    learner = SetSpec("learner", Role.LEARNER, command, resources=Resources(memory_bytes=limit), gpus=gpus)
     text = train if isinstance(train, str) else json.dumps(train)
     sets = (learner, SetSpec("w", Role.WORKER, ("mine",), replicas=0)) if workers else (learner,)
     spec = RunSpec(Kind.LEARNER_WORKERS, "exp", "exp", sets, train=text)
@@ -174,6 +174,15 @@ def test_more_devices_than_the_learner_gets_are_refused():
     (refusal, *_) = findings({"devices": 2}, node())
     assert refusal.sentence == "train.devices is 2, and its learner gets 1 GPU"
     assert all(found.severity is Severity.OK for found in findings({"devices": 2}, node(card=0)))
+
+
+def test_gpus_that_the_learner_would_not_use_are_named():
+    two = replace(node(), gpus=(*node().gpus, replace(node().gpus[0], index=1, uuid="GPU-1")))
+    (warning,) = [each for each in findings({}, two, gpus=2) if each.severity is not Severity.OK]
+    assert (warning.severity, warning.subject) == (Severity.WARNING, "exp")
+    assert warning.sentence == "train.devices is 1, and its learner gets 2 GPUs"
+    assert warning.hint.startswith("--set train.devices=2 uses all;")
+    assert all(found.severity is Severity.OK for found in findings({"devices": 2}, two, gpus=2))
 
 
 def test_a_run_in_which_nobody_collects_is_named():

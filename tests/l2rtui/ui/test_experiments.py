@@ -7,9 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from l2rtui.config import user_name
+from l2rtui.domain.placement import place
+from l2rtui.domain.plan import plan_launch
 from l2rtui.domain.status import Phase
+from l2rtui.domain.sweeps.trial import trial_of
+from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from l2rtui.ui.home.selection import Pane
 from l2rtui.ui.text import decimal
+from tests.l2rtui.ui.conftest import SmallLab
 
 DEMO = ["lidar-ppo", "racing-sac"]
 
@@ -126,3 +132,64 @@ async def test_a_click_below_the_sum_selects_the_run_that_is_there(desk):
         await one.pilot.click("#runs", offset=(6, top - runs.region.y + 1))  # the sum itself
         await one.pilot.pause()
         assert runs.cursor_key == runs.model.displayed[1]
+
+
+def sweep_backend():
+    """Two trials of two seeds each, without logs."""
+    backend = SmallLab(owner=user_name())
+    sets = (SetSpec("learner", Role.LEARNER, ("true",)),)
+    for number, rate in enumerate((1e-3, 3e-4)):
+        trial = trial_of(number, {"train.sac.actor_lr": rate})
+        specs = tuple(
+            RunSpec(Kind.LEARNER_WORKERS, "search", f"search-t{number}-s{seed}", sets, seed=seed, trial=trial)
+            for seed in (0, 1)
+        )
+        nodes = backend._present().nodes
+        seats = place(specs, backend._present().ledger)
+        plan = plan_launch(specs, seats, nodes, owner=user_name(), uids=[f"uid-{number}-{seed}" for seed in (0, 1)])
+        for run in plan.runs:
+            added = backend._add_run(run, backend.now() - 600.0)
+            for pod in run.pods:
+                backend._add_pod(added, pod, backend.now() - 600.0)
+    return backend
+
+
+async def test_a_sweep_has_a_pane_with_the_values_of_its_trials(desk):
+    async with desk(backend=sweep_backend(), ready=False) as one:
+        await one.press("colon", *"sweep search", "enter")
+        await one.until(lambda: one.top == "SweepScreen" and len(rows(one)) == 2, "the trials")
+        assert [(key, row["value:train.sac.actor_lr"]) for key, row in rows(one).items()] == [
+            ("t0", "0.001"),
+            ("t1", "0.0003"),
+        ]
+        assert "actor_lr" in one.words()
+        assert "l2rtui --backend demo sweep search" in one.words()
+        await one.press("down", "enter")
+        await one.until(lambda: one.top == "ClusterScreen", "the runs")
+        runs = one.cluster.panes.runs.model
+        names = [one.cluster.snapshot.runs[uid].name for uid in runs.displayed]
+        assert sorted(names) == ["search-t1-s0", "search-t1-s1"]
+
+
+async def test_an_experiment_that_is_a_sweep_opens_into_its_trials(desk):
+    async with desk(backend=sweep_backend(), ready=False) as one:
+        await one.press("E")
+        await one.until(lambda: one.top == "ExperimentsScreen" and "search" in rows(one), "the experiments")
+        await one.press("G", "enter")
+        await one.until(lambda: one.top == "SweepScreen" and len(rows(one)) == 2, "the trials")
+        await one.press("escape")
+        await one.until(lambda: one.top == "ExperimentsScreen", "back")
+
+
+async def test_the_pane_fills_the_screen_and_draws_the_curves_of_its_row(desk):
+    async with desk(demo=True, size=(80, 24)) as one:
+        await open_experiments(one, "down")
+        charts = one.app.screen._charts
+        await one.until(lambda: [group.name for group in charts.groups] == ["racing-sac"], "the curves")
+        assert len(charts.groups[0].seeds) == 2
+        assert rows(one)["racing-sac"]["trend"].strip()
+        assert one.app.screen.query_one(".whole").region.size == (80, 24)
+        assert "return" in one.words()
+        await one.until(lambda: "curves · racing-sac" in one.words(), "the title")
+        await one.press("colon")
+        await one.until(lambda: one.top == "ClusterScreen" and one.cluster.command_line.is_open, "the prompt")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from l2rtui.domain.history.record import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome, SourceState
@@ -141,3 +143,24 @@ async def test_a_history_that_cannot_be_read_is_a_sentence(desk, tmp_path):
     async with desk() as one:
         await one.press("H")
         await one.until(lambda: "cannot be opened" in one.words(), "the reason")
+
+
+async def test_the_curve_of_a_past_run_is_drawn_and_its_trend_shown(desk):
+    with HistoryStore() as store:
+        old = record(1)
+        columns = (
+            ("env_steps", tuple(1e3 * step for step in range(1, 40))),
+            ("time", tuple(1.7e9 + step for step in range(1, 40))),
+            ("return", tuple(float(step) for step in range(1, 40))),
+        )
+        store.put([replace(old, ending=replace(old.ending, curve=columns)), record(2)])
+    async with desk() as one:
+        await open_history(one, "H")
+        charts = one.app.screen._charts
+        await one.press("down")
+        await one.until(lambda: [group.name for group in charts.groups] == ["past-s1"], "the curve")
+        assert charts.groups[0].seeds[0].curve.newest("return") == 39.0
+        assert "▁" in one.words()
+        assert "█" in one.words()
+        await one.press("space", "up", "space")
+        await one.until(lambda: len(charts.groups) == 2, "both marked runs")

@@ -16,6 +16,7 @@ from runtime.base import contract
 from runtime.exchange.transport.request_reply import RequestSocket
 from runtime.jobs.elastic.round_state import decode_state
 from runtime.jobs.elastic.shared_values import LARGEST_BYTES, RemoteValues, keys_of
+from tests.fakes.faults import free_port
 from tests.runtime.jobs.elastic_jobs import ROUND_PROGRAM, Job, come_and_go, part, together
 from tests.runtime.programs import Program, Programs, wait_for
 from tests.tiers import starts_processes
@@ -34,12 +35,6 @@ def programs():
 @pytest.mark.slow
 def test_nodes_and_the_rendezvous_come_and_go_and_in_the_end_all_have_finished(programs):
     come_and_go(programs, "c10d")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def steps(node: Program) -> list[dict]:

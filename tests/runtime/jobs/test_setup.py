@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.fakes.own_code import make_wheel
+
+ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.process
 
 
@@ -75,3 +79,33 @@ def test_a_stopped_setup_is_neither_done_nor_failed(tmp_path):
     assert not (tmp_path / "setup.done").exists()
     assert not (tmp_path / "setup.failed").exists()
     process.stdout.close()
+
+
+def test_packages_of_unchanged_requirements_are_not_installed_again(tmp_path):
+    """A change of the code alone runs the other commands only; a changed requirement runs pip."""
+    tree, store = tmp_path / "tree", tmp_path / "store"
+    tree.mkdir()
+    file = make_wheel(tree, "SIZE = 1")
+    (tree / "requirements.txt").write_text(f"./{file}\n")
+    pip = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "-r", "requirements.txt"]
+    show = python("import gustlib; print('gusts', gustlib.SIZE)")
+
+    def prepared(name: str) -> str:
+        packages = tmp_path / name
+        packages.mkdir()
+        argv = command(tmp_path / f"{name}-marks", [pip, python("print('made')")], *show)
+        argv[4:4] = ["--store", str(store)]
+        env = {**os.environ, "PIP_TARGET": str(packages), "PYTHONPATH": f"{packages}:{ROOT}"}
+        done = subprocess.run(argv, cwd=tree, env=env, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "setup: " in done.stdout
+        assert "made\n" in done.stdout
+        assert done.stdout.endswith("gusts 1\n")
+        return done.stdout
+
+    assert "Successfully installed gustlib" in prepared("first")
+    (tree / "code.py").write_text("")
+    assert "Successfully installed" not in prepared("second")
+    with (tree / "requirements.txt").open("a") as file:
+        file.write("# renewed\n")
+    assert "Successfully installed gustlib" in prepared("third")

@@ -73,7 +73,7 @@ def results_location(spec: str) -> str:
     paths = {
         f"claim {mount['claim']}"
         + (f"/{mount['sub_path']}" if mount.get("sub_path") else "")
-        + f" ({mount['path']})"
+        + f" ({mount.get('path', '?')})"
         for mount in mounts
     }
     return ", ".join(sorted(paths))

@@ -2,8 +2,8 @@
 
 The ConfigMap is named by the hash of the files and has every run that uses it as an owner, so it goes with the last
 of them. It lacks the label of l2rtui's objects: everybody who watches runs would read its bytes. An archive that is
-too large for it comes from a volume of the spec. The init container checks the hash, unpacks and runs the setup
-commands, with the image, the variables and the rights of the pod's own container.
+too large for it comes from a volume of the spec, which also stores packages of pip. The init container checks the
+hash, unpacks and runs the setup commands, with the image, the variables and the rights of the pod's own container.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ _PACKED_DIR: Final = "/run/l2r-workdir"
 _KEY: Final = "workdir.tar.gz"
 _VOLUME: Final = "workdir"
 _PACKED: Final = "workdir-packed"
+_STORE: Final = "workdir-store"
+_STORE_DIR: Final = "/run/l2r-store"
 
 
 def is_in_volume(workdir: Workdir) -> bool:
@@ -80,7 +82,15 @@ def volumes(run: RunPlan, set_spec: SetSpec) -> tuple[list[Manifest], list[Manif
     if not is_in_volume(workdir):
         items = [{"key": _KEY, "path": file_name(workdir)}]
         packed = {"configMap": {"name": config_map_name(workdir), "items": items}}
-    return [{"name": _VOLUME, "emptyDir": {}}, {"name": _PACKED, **packed}], [{"name": _VOLUME, "mountPath": ROOT}]
+    parts = [{"name": _VOLUME, "emptyDir": {}}, {"name": _PACKED, **packed}]
+    if _packages_key(run, set_spec, workdir):
+        parts.append({"name": _STORE, "persistentVolumeClaim": {"claimName": workdir.volume}})
+    return parts, [{"name": _VOLUME, "mountPath": ROOT}]
+
+
+def _packages_key(run: RunPlan, set_spec: SetSpec, workdir: Workdir) -> str:
+    image = set_spec.pod.image or run.spec.image
+    return workdirs.packages_key(workdir, image, (*run.spec.env, *set_spec.env)) if workdir.volume else ""
 
 
 def preparing(run: RunPlan, set_spec: SetSpec, container: Manifest) -> list[Manifest]:
@@ -94,6 +104,8 @@ def preparing(run: RunPlan, set_spec: SetSpec, container: Manifest) -> list[Mani
     }
     packed: Manifest = {"name": _PACKED, "mountPath": _PACKED_DIR, "readOnly": True}
     packed |= {"subPath": VOLUME_FOLDER} if is_in_volume(workdir) else {}
-    argv = workdirs.unpacking(ROOT, f"{_PACKED_DIR}/{file_name(workdir)}", workdir)
+    key, store = _packages_key(run, set_spec, workdir), f"{_STORE_DIR}/{VOLUME_FOLDER}/packages"
+    argv = workdirs.unpacking(ROOT, f"{_PACKED_DIR}/{file_name(workdir)}", workdir, store, key)
     mounts = [*container["volumeMounts"], packed]
+    mounts += [{"name": _STORE, "mountPath": _STORE_DIR}] if key else []
     return [{**parts, "name": "workdir", "command": argv, "volumeMounts": mounts}]

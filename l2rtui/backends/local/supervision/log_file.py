@@ -2,20 +2,24 @@
 
 A line is ``2026-11-20T12:00:00.123456Z text``. With ``!`` instead of the space, the backend wrote it, not the
 process. With ``+`` it is a newer state of the previous line: a progress bar, which never ends its line, gets one
-per second. Output is written as soon as it is read, even an unfinished line: a killed supervisor loses nothing, and
-the next one continues in the middle of the line.
+per second. Output is written as soon as it is read, even an unfinished line: the next supervisor continues in the
+middle of the line.
+
+Output leaves its pipe in one system call, splice(2), for a file beside the log. That file also has the size of the
+log before the copy. A supervisor that is killed anywhere in between neither loses nor repeats a byte: its successor
+cuts the log to that size and copies again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import struct
 import time
 from datetime import datetime
 from pathlib import Path
 
 from l2rtui.backends.local.state_files import write_all
-from l2rtui.domain.log import last_words
 
 STAMP_LENGTH = 27
 TEXT, MARK, NEWER = b" ", b"!", b"+"
@@ -23,6 +27,8 @@ _STATE_SECONDS = 1.0
 """Time for which the states of a progress bar share a line; followers see the newest state at this interval."""
 MAX_LINE = 16 * 1024
 """Bytes after which a line is split, as container runtimes do (the CRI log format of containerd and CRI-O)."""
+_BEFORE_COPY = struct.Struct("<QQ")
+"""Start of the file of output that is being copied: inode and size of the log before."""
 _TAIL_BYTES = 4096
 """Bytes at the end of a log in which the last words of a process are searched."""
 KEPT_PROCESSES = 5
@@ -63,16 +69,21 @@ def rotated_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.1")
 
 
-def final_words(path: Path) -> str:
-    """Return the last words of a process in its log."""
+def taken_path(path: Path) -> Path:
+    """Return the path of output that has left its pipe on the way into a log."""
+    return path.with_suffix(".taken")
+
+
+def final_lines(path: Path) -> list[str]:
+    """Return the last lines of a process in its log; empty if it cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             lines = file.read(_TAIL_BYTES).splitlines()
     except OSError:
-        return ""
+        return []
     written = [line for line in lines if line[STAMP_LENGTH : STAMP_LENGTH + 1] in (TEXT, NEWER)]
-    return last_words(line[STAMP_LENGTH + 1 :].decode(errors="replace") for line in written)
+    return [line[STAMP_LENGTH + 1 :].decode(errors="replace") for line in written]
 
 
 class LogWriter:
@@ -92,11 +103,36 @@ class LogWriter:
         """Time at which the current line began."""
         self._has_return = False
         """The last byte was a carriage return, which together with the next byte may be a Windows line end."""
+        self._taken_path = taken_path(self._path)
+        self._taken: int | None = None
+        self._finish_copy()
         # A pod that fails in a loop must not fill the disk.
         for old in serials(folder):
             if old <= serial - KEPT_PROCESSES:
-                for path in (log_path(folder, old), rotated_path(log_path(folder, old))):
+                log = log_path(folder, old)
+                for path in (log, rotated_path(log), taken_path(log)):
                     path.unlink(missing_ok=True)
+
+    def copy(self, pipe: int, count: int) -> int:
+        """Move output of a pipe into the log; return its number of bytes, 0 at the end of output.
+
+        Raises:
+            BlockingIOError: The pipe is empty.
+            OSError: The disk is full, or the folder is gone; the output is lost.
+        """
+        if hasattr(os, "splice"):
+            try:
+                size = self._take(pipe, count)
+            except BlockingIOError:
+                raise
+            except OSError:  # a full disk, or a file system that cannot: then a plain read
+                pass
+            else:
+                self._write_taken(size)
+                return size
+        chunk = os.read(pipe, count)
+        self.write(chunk)
+        return len(chunk)
 
     def write(self, chunk: bytes) -> None:
         """Append output.
@@ -132,6 +168,45 @@ class LogWriter:
             if self._column:
                 self._append(b"\n")
         os.close(self._file)
+        if self._taken is not None:
+            os.close(self._taken)
+            self._taken_path.unlink(missing_ok=True)
+
+    def _take(self, pipe: int, count: int) -> int:
+        if self._taken is None:
+            self._taken = os.open(self._taken_path, os.O_RDWR | os.O_CREAT, 0o600)
+        log = os.fstat(self._file)
+        os.pwrite(self._taken, _BEFORE_COPY.pack(log.st_ino, log.st_size), 0)
+        return os.splice(pipe, self._taken, count, offset_dst=_BEFORE_COPY.size)
+
+    def _write_taken(self, count: int) -> None:
+        if self._taken is None:
+            return
+        try:
+            self.write(os.pread(self._taken, count, _BEFORE_COPY.size))
+        finally:
+            os.ftruncate(self._taken, _BEFORE_COPY.size)
+
+    def _finish_copy(self) -> None:
+        """Finish a copy that a killed supervisor began."""
+        with contextlib.suppress(OSError):  # there is none; or a full disk
+            self._taken = os.open(self._taken_path, os.O_RDWR)
+            count = os.fstat(self._taken).st_size - _BEFORE_COPY.size
+            if count > 0:
+                self._return_to(*_BEFORE_COPY.unpack(os.pread(self._taken, _BEFORE_COPY.size, 0)))
+                self._write_taken(count)
+
+    def _return_to(self, inode: int, size: int) -> None:
+        """Cut the log to what it was before an unfinished copy, which may have rotated it."""
+        rotated = rotated_path(self._path)
+        if os.fstat(self._file).st_ino != inode and rotated.exists() and rotated.stat().st_ino == inode:
+            os.close(self._file)
+            rotated.replace(self._path)
+            self._open()
+        if os.fstat(self._file).st_ino == inode:
+            os.ftruncate(self._file, size)
+            self._size = size
+            self._column = 0 if self._is_at_line_start() else 1
 
     def _add(self, out: bytearray, text: bytes, now: bytes, at: float) -> None:
         """Append a part of a line; for a progress bar only the last of several states."""

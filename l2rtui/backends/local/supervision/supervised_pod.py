@@ -17,11 +17,13 @@ from uuid import uuid4
 from l2rtui.backends.local.environment import find_command, pod_command, pod_environ
 from l2rtui.backends.local.paths import RunFolder
 from l2rtui.backends.local.records import DesiredPod, PodRecord, RunRecord
-from l2rtui.backends.local.supervision import death_notice, kill_escalation, restart_policy
+from l2rtui.backends.local.supervision import death_cause, death_notice, kill_escalation, restart_policy
+from l2rtui.backends.local.supervision.death_cause import OomKills
 from l2rtui.backends.local.supervision.event_log import EventLog, EventRecord
 from l2rtui.backends.local.supervision.limit_backstop import end_reason
-from l2rtui.backends.local.supervision.log_file import LogWriter, final_words, log_path, serials
+from l2rtui.backends.local.supervision.log_file import LogWriter, final_lines, log_path, serials
 from l2rtui.backends.local.supervision.supervised_process import SupervisedProcess
+from l2rtui.domain.log import last_words
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
 
@@ -38,7 +40,7 @@ class SupervisionContext:
         changed: Called after each change of a pod's record.
         report_problem: Called with a sentence when a log cannot be written; withdraw_problem when it can again.
         now: Seconds since the epoch. monotonic: seconds of a clock that no change of the date moves.
-        events: Journal of the run.
+        events: Journal of the run. oom_kills: Kills of the kernel on this machine.
     """
 
     folder: RunFolder
@@ -53,6 +55,7 @@ class SupervisionContext:
     now: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
     events: EventLog = field(init=False)
+    oom_kills: OomKills = field(default_factory=OomKills)
 
     def __post_init__(self) -> None:
         self.events = EventLog(self.folder.events)
@@ -230,9 +233,17 @@ class SupervisedPod:
         record.exit_code = process.exit_code
         # A stopped process did not end on its own: its exit code does not indicate a fault.
         is_fault = process.exit_code != 0 and not (record.is_terminating or self._is_finishing)
-        self._note("Died", restart_policy.exit_code_text(process.exit_code), is_warning=is_fault)
+        end, words, reason = restart_policy.exit_code_text(process.exit_code), "", ""
         if is_fault:
-            self._alert(restart_policy.exit_code_text(process.exit_code))
+            lines = final_lines(log_path(self._context.folder.log_dir(self.name), record.serial))
+            words = last_words(lines) if process.exit_code is not None else restart_policy.UNKNOWN_EXIT
+            has_oom_kill = self._context.oom_kills.has_risen()
+            if cause := death_cause.cause_of(process.exit_code, lines, has_oom_kill=has_oom_kill):
+                reason, end = cause.reason, f"{end}, {cause.sentence}"
+                words = f"{cause.sentence}: {words}".removesuffix(": ")
+        self._note("Died", end, is_warning=is_fault)
+        if is_fault:
+            self._alert(end)
         elif self._is_finishing and self._finish_reason:
             self._alert(self._finish_reason, is_by_limit=True)
         if self._is_finishing and not record.is_terminating:
@@ -241,10 +252,7 @@ class SupervisedPod:
             record.phase, record.reason = (Phase.SUCCEEDED if is_well else Phase.FAILED), ""
             record.message = self._finish_reason or "it was ended with its run"
         elif not record.is_terminating:
-            words = (
-                final_words(log_path(self._context.folder.log_dir(self.name), record.serial)) if is_fault else ""
-            )
-            self._apply_policy(words if process.exit_code is not None else restart_policy.UNKNOWN_EXIT)
+            self._apply_policy(words, reason)
         self._context.changed()
 
     def replacement(self) -> SupervisedPod:
@@ -285,10 +293,16 @@ class SupervisedPod:
     def _handle_start_error(self, sentence: str) -> None:
         self.record.started, self.record.exit_code = self._context.now(), restart_policy.START_ERROR_CODE
         self._note("StartError", sentence, is_warning=True)
-        self._apply_policy(sentence, "StartError")
+        if cause := death_cause.cause_of(self.record.exit_code, [sentence], has_oom_kill=False):
+            sentence = f"{cause.sentence}: {sentence}"
+        self._apply_policy(sentence, "StartError", has_run=False)
 
-    def _apply_policy(self, message: str, reason: str = "") -> None:
-        """Restart now, later, or never."""
+    def _apply_policy(self, message: str, reason: str, *, has_run: bool = True) -> None:
+        """Restart now, later, or never.
+
+        Args:
+            reason: Reason of a pod that is not restarted, or was never started.
+        """
         record, base, now = self.record, self._context.record.backoff_seconds, self._context.now()
         code = 1 if record.exit_code is None else record.exit_code
         record.message = message
@@ -308,9 +322,9 @@ class SupervisedPod:
             sentence = f"starts again in {wait:g} s, failure {record.failures} in a row"
             self._note("BackOff", sentence, is_warning=True)
         # As in Kubernetes, a pod stays Running between two processes; one that has never run stays Pending.
-        record.reason = reason or ("CrashLoopBackOff" if wait else "")
-        if not reason:
-            record.phase = Phase.RUNNING
+        record.reason = reason
+        if has_run:
+            record.phase, record.reason = Phase.RUNNING, "CrashLoopBackOff" if wait else ""
         self._context.changed()
 
     def _restart(self) -> None:

@@ -128,12 +128,10 @@ class SupervisedProcess:
             return False
         for _ in range(rounds):
             try:
-                chunk = os.read(self.pipe, _CHUNK)
+                if not self._log.copy(self.pipe, _CHUNK):
+                    return False
             except BlockingIOError:
                 return True
-            if not chunk:
-                return False
-            self._log.write(chunk)
         return True
 
     def close_pipe(self) -> None:

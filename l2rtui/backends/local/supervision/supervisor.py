@@ -401,6 +401,7 @@ class Supervisor:
         if time.monotonic() >= self._round_at:
             self._round_at = time.monotonic() + _ROUND_SECONDS
             self._must_read = self._must_poll = True
+            self._context.oom_kills.look()
             self._watcher.ensure()
 
     def _note_change(self) -> None:

@@ -24,7 +24,8 @@ MODULE = "l2rtui.backends.local.supervision.supervisor"
 _SHELL = "/bin/sh"
 _PAUSE_SECONDS = 1
 """Pause before the start: a destroy that has killed the supervisor, or a reboot, ends the watcher in this time."""
-_SCRIPT = f'read -r _ || {{ sleep {_PAUSE_SECONDS}; exec "$@"; }}'
+_COMMAND = "L2R_WATCHED"
+"""Variables with the words of the supervisor's command: a `pkill -f` of supervisors must not match the watcher."""
 
 
 def supervisor_command(folder: RunFolder) -> list[str]:
@@ -39,8 +40,11 @@ class Watcher:
     """The watcher of this process; started again if it is killed."""
 
     def __init__(self, folder: RunFolder, name: str, uid: str, environ: Mapping[str, str]) -> None:
-        self._argv = [_SHELL, "-c", _SCRIPT, NAME, *supervisor_command(folder)]
-        self._environ = run_environ(folder, name, uid, environ)
+        variables = {f"{_COMMAND}_{number}": word for number, word in enumerate(supervisor_command(folder))}
+        words, names = " ".join(f'"${variable}"' for variable in variables), " ".join(variables)
+        script = f'read -r _ || {{ sleep {_PAUSE_SECONDS}; set -- {words}; unset {names}; exec "$@"; }}'
+        self._argv = [_SHELL, "-c", script, NAME]
+        self._environ = run_environ(folder, name, uid, environ) | variables
         self._pipe: int | None = None
         self.pid: int | None = None
 
@@ -90,7 +94,7 @@ def kill_with_watcher(supervisor: ProcessIdentity, folder: RunFolder) -> None:
     """Kill a supervisor and its watcher, which would start another one."""
     path = str(folder.path)
     watchers = process_scan.find_tagged(
-        lambda process: process.folder == path and not process.pod_id and f" {NAME} " in process.command
+        lambda process: process.folder == path and not process.pod_id and NAME in process.command.split()
     )
     for proc in (*(process.proc for process in watchers), supervisor):
         process_scan.signal_process(proc, signal.SIGKILL)

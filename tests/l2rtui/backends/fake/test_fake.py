@@ -199,6 +199,9 @@ async def test_logs_are_drawn_from_the_time_alone():
     backend = FakeBackend()
     learner = (await backend.snapshot()).pods_of("racing-sac-s0")[0]
     (last,) = [line async for line in backend.logs(learner, LogQuery(tail=1))]
+    whole = [line async for line in backend.logs(learner, LogQuery())]
+    for count in (0, 1, 40, len(whole)):
+        assert [line async for line in backend.logs(learner, LogQuery(tail=count))] == whole[len(whole) - count :]
     record = json.loads(last.text)
     assert (record["l2r"], record["time"]) == ("learner", last.time)
     follower = backend.logs(learner, LogQuery(follow=True, tail=1))

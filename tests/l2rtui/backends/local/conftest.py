@@ -142,7 +142,9 @@ def wait_gone(process: psutil.Process) -> None:
 
 @pytest.fixture
 @starts_processes
-async def lab() -> AsyncIterator[Lab]:
+async def lab(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Lab]:
+    # Containers that start on this machine during a test would be in its receipts.
+    monkeypatch.setenv("DOCKER_HOST", "unix:///no/docker.sock")
     # Not pytest's folder: with xdist its path is too long for a Unix socket, so sockets would be placed elsewhere.
     folder = Path(tempfile.mkdtemp(prefix="l2r-"))
     lab = Lab(folder / "local")

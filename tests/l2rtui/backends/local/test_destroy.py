@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import zlib
 
@@ -15,11 +16,14 @@ import pytest
 
 from l2rtui.backends.local import process_scan
 from l2rtui.backends.local import state_files as files
+from l2rtui.backends.local.backend import LocalBackend
 from l2rtui.backends.local.records import RunRecord, RunStatus
-from l2rtui.domain.receipt import DestroyProgress, Receipt
+from l2rtui.domain.receipt import DestroyProgress, Leftover, Receipt
 from l2rtui.domain.workload import RestartPolicy
 from l2rtui.errors import NotFoundError, RefusedError
 from runtime.base import cgroups
+from tests.fakes.docker_engine import FakeDockerEngine
+from tests.fakes.nvml import FakeGpu, FakeNvml
 
 
 def assert_nothing_left(lab, receipt: Receipt) -> None:
@@ -127,6 +131,112 @@ async def test_restarts_do_not_pile_up_what_they_leave(lab):
     assert len(sleepers("4141.25")) <= 2
     assert_nothing_left(lab, await lab.destroy(grace_seconds=0.2))
     assert sleepers("4141.25") == []
+
+
+class Living(list):
+    """Processes of a GPU as its driver lists them: only living ones."""
+
+    def __iter__(self):
+        return (pid for pid in super().__iter__() if psutil.pid_exists(pid))
+
+
+async def test_processes_on_its_gpus_are_compared_with_those_of_the_run(lab):
+    with subprocess.Popen(["sleep", "600"]) as earlier:
+        gpu = FakeGpu(pids=[earlier.pid])
+        lab.backend = LocalBackend(lab.settings, state=lab.state, nvml=FakeNvml(gpu, FakeGpu()))
+        await asyncio.sleep(1.1)  # starts of processes are compared with an error of a second
+        await lab.launch(lab.set("sleep", "600"))
+        pod = await lab.pod(lambda pod: pod.ready)
+        assert [usage.gpu for usage in pod.devices] == [0]
+        # As a daemon starts it: no tag, no ancestor in the run.
+        with subprocess.Popen(["sleep", "600"]) as stranger:
+            gpu.pids = Living([earlier.pid, pod.pid, stranger.pid])
+            receipt = await lab.destroy(grace_seconds=0.2)
+            earlier.kill()
+            stranger.kill()
+    assert_nothing_left(lab, receipt)
+    assert dict(receipt.counted)["process on a GPU"] == 1
+    reason = f"started while the run held GPU 0; if it is the run's, `kill {stranger.pid}` ends it"
+    assert receipt.possible == (Leftover("GPU process", f"{stranger.pid} sleep", reason),)
+    assert f"; perhaps of run: GPU process {stranger.pid} sleep" in receipt.sentence
+
+
+async def test_an_ended_process_that_its_driver_still_lists_is_left(lab, monkeypatch):
+    monkeypatch.setattr("l2rtui.backends.local.outside._FREE_SECONDS", 0.2)
+    gpu = FakeGpu()
+    lab.backend = LocalBackend(lab.settings, state=lab.state, nvml=FakeNvml(gpu))
+    await lab.launch(lab.set("sleep", "600"))
+    pod = await lab.pod(lambda pod: pod.ready)
+    gpu.pids = [pod.pid]
+    receipt = await lab.destroy(grace_seconds=0.2)
+    assert [(left.kind, left.name) for left in receipt.left] == [("GPU process", str(pod.pid))]
+    gpu.pids = []
+    assert_nothing_left(lab, await lab.destroy())
+
+
+@pytest.fixture
+def engine(lab, monkeypatch):
+    made = FakeDockerEngine(str(lab.state.parent / "docker.sock"), is_live=True)
+    monkeypatch.setenv("DOCKER_HOST", made.url)
+    yield made
+    made.close()
+
+
+def start_container(engine, name, **config):
+    engine.requests.append(("POST", name))  # its number is the container's id
+    engine.create(name, {"Image": "img:1", "HostConfig": {"NetworkMode": "bridge"}, **config})
+    engine.set_running(engine.container(name))
+
+
+async def test_containers_that_started_meanwhile_are_ended_or_named(lab, engine):
+    start_container(engine, "earlier")
+    engine.container("earlier")["Created"] = "2026-01-01T00:00:00Z"
+    await lab.launch(lab.set("sleep", "600"))
+    uid = pod_run_uid(lab)
+    tags = [f"L2R_LOCAL_RUN={lab.folder().path}", f"L2R_RUN_ID={uid}"]
+    start_container(engine, "tagged", Env=tags)
+    start_container(engine, "simulator", Labels={"l2rtui/run-id": uid})
+    start_container(engine, "of-another", Labels={"l2rtui/run-id": "another"})
+    start_container(engine, "of-a-kubelet", Labels={"io.kubernetes.pod.uid": "1"})
+    start_container(engine, "unknown", Env=[tags[0]])
+    receipt = await lab.destroy()
+    assert_nothing_left(lab, receipt)
+    assert dict(receipt.counted)["container"] == 2
+    reason = "started while the run existed; if it is the run's, `docker rm -f unknown` ends it"
+    assert receipt.possible == (Leftover("Container", "unknown (img:1)", reason),)
+    assert {body["Name"] for body in engine.containers.values()} == {
+        "/earlier", "/of-another", "/of-a-kubelet", "/unknown",
+    }  # fmt: skip
+    assert "Docker" not in receipt.not_seen
+
+
+async def test_an_engine_that_answers_nonsense_stops_no_destroy(lab, monkeypatch):
+    answers = [
+        b"[" * 5000,
+        b'[{"Id": 1}]',
+        b"{}",
+        b'[{"Created": "x"}]',
+        b"",
+        b"[7]",
+        b'[{"Created": 9e9, "Id": []}]',
+    ]
+
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        body = answers[-1]
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body) if body else b"HTTP/9 ?"
+        )
+        writer.close()
+
+    path = lab.state.parent / "nonsense.sock"
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+    async with await asyncio.start_unix_server(answer, path):
+        while answers:
+            await lab.launch(lab.set("sleep", "600"))
+            receipt = await lab.destroy()
+            assert_nothing_left(lab, receipt)
+            assert ("Docker" in receipt.not_seen) == (answers.pop() != b"{}")
 
 
 async def test_grace_is_given(lab):

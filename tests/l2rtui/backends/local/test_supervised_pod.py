@@ -14,7 +14,7 @@ import pytest
 
 from l2rtui.backends.local.paths import StateFolder
 from l2rtui.backends.local.records import DesiredPod, ProcessIdentity, RunRecord
-from l2rtui.backends.local.supervision import restart_policy
+from l2rtui.backends.local.supervision import death_cause, restart_policy
 from l2rtui.backends.local.supervision.log_file import log_path
 from l2rtui.backends.local.supervision.supervised_pod import SupervisedPod, SupervisionContext
 from l2rtui.backends.local.supervision.supervised_process import SupervisedProcess
@@ -252,6 +252,76 @@ def test_the_last_words_of_a_process_stay_while_the_next_one_runs(world):
     assert pod.record.message == "TypeError: no wheels"
     world.end(pod, 0)
     assert pod.record.message == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("MemoryError", "OutOfMemory"),
+        ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 1.0 GiB", "OutOfMemory"),
+        ("ValueError: the memory of a policy has 3 columns", ""),
+        ("ImportError: _core.so: failed to map segment from shared object", "OutOfMemory"),
+        ("bash: line 1: xmalloc: cannot allocate 16 bytes: Cannot allocate memory", "OutOfMemory"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "OutOfGpuMemory"),
+        ("RuntimeError: can't start new thread", "ThreadLimit"),
+        ("libgomp: Thread creation failed: Resource temporarily unavailable", "ThreadLimit"),
+        ("bash: fork: retry: Resource temporarily unavailable", "ThreadLimit"),
+        ("BlockingIOError: [Errno 11] Resource temporarily unavailable", ""),
+        ("OSError: [Errno 24] Too many open files: 'x'", "FileLimit"),
+        ("OSError: [Errno 28] No space left on device", "NoSpace"),
+    ],
+)
+def test_memory_and_limits_are_named_as_the_cause(world, line, reason):
+    pod = world.pod(RestartPolicy.NEVER)
+    pod.start()
+    log = log_path(world.folder.log_dir("run-w-0"), 0)
+    log.write_text(f"2026-11-20T12:00:00.123456Z {line}\n")
+    world.end(pod, 1)
+    assert (pod.record.phase, pod.record.reason) == (Phase.FAILED, reason)
+    assert pod.record.message.endswith(line)
+    assert pod.record.message.startswith(line) == (not reason)
+
+
+@pytest.mark.parametrize(
+    ("code", "counts", "reason"),
+    [(137, (4, 4, 5), "OOMKilled"), (None, (4, 4, 5), "OOMKilled"), (137, (4, 5, 5), ""), (1, (4, 4, 5), "")],
+)
+def test_a_kill_of_the_kernel_for_want_of_memory_is_told_from_others(
+    world, monkeypatch, tmp_path, code, counts, reason
+):
+    counter = tmp_path / "vmstat"
+    monkeypatch.setattr(death_cause, "_COUNTS", counter)
+    first, second, now = counts
+    counter.write_text(f"pgfree 7\noom_kill {first}\n")
+    pod = world.pod(RestartPolicy.NEVER)
+    pod.start()
+    counter.write_text(f"pgfree 8\noom_kill {second}\n")
+    for _ in range(2):  # a kill that two looks have seen is over
+        pod._context.oom_kills.look()
+    counter.write_text(f"pgfree 9\noom_kill {now}\n")
+    world.end(pod, code)
+    assert (pod.record.phase, pod.record.reason) == (Phase.FAILED, reason)
+    assert pod.record.message.startswith("the kernel killed it, as memory ran out") == bool(reason)
+
+
+def test_a_pod_that_is_started_again_says_its_cause_in_its_message(world):
+    pod = world.pod()
+    pod.start()
+    for serial in range(2):
+        log = log_path(world.folder.log_dir("run-w-0"), serial)
+        log.write_text("2026-11-20T12:00:00.123456Z MemoryError\n")
+        world.end(pod, 1)
+    assert (pod.record.phase, pod.record.reason) == (Phase.RUNNING, "CrashLoopBackOff")
+    assert pod.record.message == "memory ran out, or its limit (`ulimit -v`): MemoryError"
+
+
+def test_a_process_that_cannot_be_started_for_want_of_processes_names_the_limit(world, monkeypatch):
+    error = BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+    monkeypatch.setattr(SupervisedProcess, "start", Mock(side_effect=error))
+    pod = world.pod(RestartPolicy.NEVER)
+    pod.start()
+    assert (pod.record.phase, pod.record.reason) == (Phase.FAILED, "StartError")
+    assert pod.record.message.startswith("the limit of processes and threads is reached (`ulimit -u`): sh cannot")
 
 
 def test_a_log_that_cannot_be_written_is_a_problem_until_it_can_be_again(world):

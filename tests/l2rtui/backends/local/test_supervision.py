@@ -110,6 +110,20 @@ async def test_a_failing_pod_waits_ever_longer(lab):
     assert not pod.ready
 
 
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (f"ulimit -v 400000; exec {sys.executable} -S -c 'bytearray(1 << 30)'", "OutOfMemory"),
+        (f"ulimit -n 10; exec {sys.executable} -S -c 'import os; [os.dup(0) for _ in range(20)]'", "FileLimit"),
+    ],
+)
+async def test_a_process_that_meets_a_limit_names_it_in_its_pod(lab, words, reason):
+    await lab.launch(lab.set(command=("bash", "-c", words), restart=RestartPolicy.NEVER))
+    pod = await lab.pod(lambda pod: pod.phase.is_over)
+    assert (pod.phase, pod.reason, pod.status.word) == (Phase.FAILED, reason, reason)
+    assert "ulimit" in pod.status.sentence
+
+
 async def test_a_command_that_cannot_start_says_why(lab):
     done = await lab.launch(lab.set(command=("no-such-command", "x"), restart=RestartPolicy.NEVER))
     assert done[1].error == "no-such-command cannot be started: no executable file of this name is found"

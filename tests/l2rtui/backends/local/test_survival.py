@@ -48,6 +48,8 @@ async def test_a_killed_supervisor_is_replaced_by_its_watcher_and_no_line_is_los
     before = await lab.pod(lambda pod: pod.ready)
     for _ in range(2):  # the new one has a watcher, too
         killed = lab.supervisor()
+        command = " ".join(lab.watcher().cmdline())
+        assert not any(word in command for word in killed.cmdline()[3:]), "pkill -f of the one must spare the other"
         killed.kill()
         await lab.until(
             lambda snapshot, pid=killed.pid: (
@@ -121,6 +123,78 @@ async def test_no_line_is_lost_or_doubled_while_supervisors_die(lab):
         lab.kill_supervisor()
         await lab.backend.adopt("run")
     assert await lab.until_line("count 399") == [f"count {number}" for number in range(400)]
+
+
+_KILLED_COPIES = """
+import contextlib, os, pathlib, signal, sys
+from l2rtui.backends.local.supervision.log_file import LogWriter, log_path
+
+CALLS = ("fstat", "open", "pread", "pwrite", "read", "splice", "write", "ftruncate", "replace")
+
+def copy(folder, pipe, kill_at, max_bytes):
+    steps = 0
+    def counted(call):
+        def step(*args, **keywords):
+            nonlocal steps
+            steps += 3
+            if steps - 3 <= kill_at < steps:
+                if kill_at == steps - 1:  # after it
+                    with contextlib.suppress(OSError):
+                        call(*args, **keywords)
+                elif kill_at == steps - 2 and call.__name__ == "write":  # in the middle of it
+                    call(args[0], args[1][:len(args[1]) // 2])
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*args, **keywords)
+        return step
+    for name in CALLS:
+        setattr(os, name, counted(getattr(os, name)))
+    log = LogWriter(folder, 0, max_bytes)
+    try:
+        while log.copy(pipe, 65_536):
+            pass
+    except BlockingIOError:
+        os._exit(0)
+
+def forked(*args):
+    if not (pid := os.fork()):
+        copy(*args)
+    return os.waitpid(pid, 0)[1]
+
+root, kills = pathlib.Path(sys.argv[1]), 0
+for max_bytes in (1 << 20, 3000):  # the second is rotated by each chunk
+    for kill_at in range(1000):
+        folder = root / f"{max_bytes}-{kill_at}"
+        folder.mkdir()
+        fifo = folder / "fifo"
+        os.mkfifo(fifo)
+        process = os.open(fifo, os.O_RDWR)
+        os.write(process, b"".join(b"line %d\\n" % n for n in range(100)) + b"half ")
+        pipe = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+        status = forked(folder, pipe, kill_at, max_bytes)
+        again = forked(folder, pipe, kill_at // 2, max_bytes)  # its successor is killed, too
+        os.write(process, b"line\\n" + b"".join(b"line %d\\n" % n for n in range(100, 150)))
+        assert forked(folder, pipe, -1, max_bytes) == 0
+        names = ("0.log.1", "0.log")
+        text = b"".join((folder / name).read_bytes() for name in names if (folder / name).exists())
+        lines = [line[28:].decode() for line in text.splitlines()]
+        wanted = [f"line {n}" for n in range(100)] + ["half line"] + [f"line {n}" for n in range(100, 150)]
+        assert lines == wanted, (max_bytes, kill_at, lines)
+        kills += bool(status) + bool(again)
+        os.close(process), os.close(pipe)
+        if not status:
+            break
+print(kills)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "splice"), reason="only Linux moves output in one system call")
+@pytest.mark.process
+def test_a_supervisor_killed_at_any_step_of_a_copy_neither_loses_nor_repeats_a_line(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED_COPIES, str(tmp_path)], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 100
 
 
 async def test_an_unfinished_line_is_not_lost_with_the_supervisor(lab):

@@ -8,17 +8,19 @@ from typing import Any
 
 import boto3
 import pytest
-from moto import mock_aws
 
 from tests.fakes.moto_server import moto_server
-from tests.l2rtui.cloud.aws.moto_repairs import repair
 
 REGION = "us-west-2"
 
 
 @pytest.fixture
 def amazon(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Iterator[None]:
-    """An empty account; boto3 in this process only calls moto."""
+    """An empty account; boto3 in this process only calls moto, which only its tests import."""
+    from moto import mock_aws
+
+    from tests.l2rtui.cloud.aws.moto_repairs import repair
+
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     for name, value in settings(tmp_path).items():
         monkeypatch.setenv(name, value)
@@ -31,6 +33,8 @@ def amazon(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Iterator[None]:
 @pytest.fixture
 def amazon_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The same behind a port, for separate programs; yields its address."""
+    from tests.l2rtui.cloud.aws.moto_repairs import repair
+
     repair(monkeypatch)
     with moto_server() as address:
         yield address

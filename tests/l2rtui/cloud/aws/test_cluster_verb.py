@@ -12,6 +12,7 @@ import yaml
 
 from l2rtui.cli import main as entry
 from l2rtui.services import addons
+from tests.documents import DOCS, ROOT, commands_of
 from tests.l2rtui.cloud.aws.conftest import REGION, Account, settings
 from tests.l2rtui.cloud.aws.test_prices import offer
 
@@ -150,3 +151,23 @@ def test_a_cluster_s_life(call, amazon_server, tmp_path):
     ):
         code, _, output = call(*arguments)
         assert (code, sentence in output) == (2, True), output
+
+
+@pytest.mark.slow
+def test_every_command_of_the_pages_for_users_of_other_systems(call, amazon_server, tmp_path, monkeypatch):
+    (tmp_path / "manifests").symlink_to(ROOT / "manifests")
+    monkeypatch.chdir(tmp_path)
+    for name in ("learn-to-race-eks", "eks-workshop"):
+        commands = [
+            command.words[2:]
+            for command in commands_of(DOCS / "from" / f"{name}.md")
+            if command.words[1] == "cluster"
+        ]
+        assert commands
+        for action, *words in commands:
+            # Nothing answers at the address of moto's cluster, so its add-ons cannot be applied.
+            answers = ["--no-addons"] if action == "create" else []
+            answers += ["--yes"] if action in ("create", "scale", "delete") and "--dry-run" not in words else []
+            code, out, output = call(action, *words, *answers)
+            assert code == 0, (action, words, out, output)
+        assert Account({}, amazon_server).inventory() == {}

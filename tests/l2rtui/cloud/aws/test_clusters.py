@@ -189,7 +189,9 @@ async def test_a_create_that_breaks_at_any_step_is_rolled_back_by_delete(account
     assert account.inventory() == {}
 
 
-@pytest.mark.parametrize("lose_answer", [False, True], ids=["refused", "answer-lost"])
+@pytest.mark.parametrize(
+    "lose_answer", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["refused", "answer-lost"]
+)
 async def test_a_delete_that_breaks_at_every_step_in_turn_goes_on(account, lose_answer):
     cloud = Watched()
     await create(cloud)

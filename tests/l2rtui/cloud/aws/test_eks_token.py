@@ -6,6 +6,7 @@ import base64
 import time
 from urllib.parse import parse_qs, urlsplit
 
+import botocore.loaders
 import botocore.session
 import pytest
 
@@ -13,6 +14,8 @@ from l2rtui.cloud.aws.eks_token import sign_eks_token
 from l2rtui.errors import BackendError
 
 CLUSTER = "rl-cluster"
+MODELS = botocore.loaders.create_loader()
+"""Keeps what it has read: botocore's files of endpoints and rules are megabytes."""
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +41,9 @@ def url_of(token):
 
 def witness(region):
     """The URL as presigned by botocore's client, with the header for EKS added on the way."""
-    client = botocore.session.Session().create_client("sts", region_name=region)
+    session = botocore.session.Session()
+    session.register_component("data_loader", MODELS)
+    client = session.create_client("sts", region_name=region)
     client.meta.events.register(
         "before-sign.sts.GetCallerIdentity",
         lambda request, **_: request.headers.add_header("x-k8s-aws-id", CLUSTER),

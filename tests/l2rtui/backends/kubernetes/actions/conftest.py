@@ -9,6 +9,7 @@ import pytest
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.actions import launch as launching
+from l2rtui.backends.kubernetes.actions import slot_races
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.domain.placement import parse_pins, place
 from l2rtui.domain.plan import plan_launch
@@ -26,6 +27,12 @@ NODE = {
         "capacity": {"cpu": "16", "memory": "64Gi", "pods": "110"},
     },
 }
+
+
+@pytest.fixture(autouse=True)
+def no_patience_for_controllers(monkeypatch):
+    """The server's controllers make their pods at once, or none."""
+    monkeypatch.setattr(slot_races, "APPEAR_SECONDS", 0.0)
 
 
 @pytest.fixture

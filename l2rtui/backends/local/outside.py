@@ -1,0 +1,176 @@
+"""Objects of a run that are no descendants of its supervisor: containers, and processes on its GPUs.
+
+A daemon starts them for a process of the run, so neither tags nor the kernel show whose they are. A container with
+the run's tags among its variables is the run's, and is removed with it. Others that started while the run existed
+are only named: they may be anybody's.
+
+The Docker Engine is asked directly: each destroy pays for this, and the ``docker`` package takes 0.3 s to import.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from l2rtui.backends.common.nvml import GpuReport
+from l2rtui.backends.local import process_scan
+from l2rtui.backends.local.paths import RunFolder
+from l2rtui.backends.local.process_scan import ENV_FOLDER
+from l2rtui.domain.receipt import Leftover
+from runtime.base.bounded_json import loads
+from runtime.base.contract import ENV_RUN_ID
+
+_ENGINE_SECONDS = 3.0
+_MAX_ANSWER_BYTES = 8 << 20
+_MAX_CONTAINERS = 50
+"""Number of containers whose variables are read; the newest come first."""
+_OF_OTHERS = ("l2rtui", "io.kubernetes.")
+"""Parts of the labels of containers that a run's processes did not start: those of the docker backend, simulators,
+and pods of a kubelet.
+"""
+_CLOCK_SECONDS = 1.0
+"""Difference between the clocks of two sources for the time of a start."""
+_FREE_SECONDS = 3.0
+"""Longest wait until the driver has freed the GPU of a process that has ended."""
+_POLL_SECONDS = 0.1
+
+
+# --- containers ------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Containers:
+    """Containers of a run.
+
+    Attributes:
+        is_asked: An Engine of this machine answered. ended: Number of containers with the run's tags, now removed.
+        left: Those that could not be removed. possible: Containers that may belong to the run.
+    """
+
+    is_asked: bool = False
+    ended: int = 0
+    left: tuple[Leftover, ...] = ()
+    possible: tuple[Leftover, ...] = ()
+
+
+def end_containers(folder: RunFolder, uid: str, since: float) -> Containers:
+    """Remove the containers of a run, and find those that may be its own.
+
+    Args:
+        since: Time of the launch, in seconds since the epoch.
+    """
+    engine = _Engine.find()
+    if engine is None:
+        return Containers()
+    ended = 0
+    left: list[Leftover] = []
+    possible: list[Leftover] = []
+    try:
+        for container in _started_since(engine, since - _CLOCK_SECONDS):
+            name, labels = _name_of(container), container.get("Labels") or {}
+            if uid in labels.values() or _has_tags(engine, container, folder, uid):
+                ended += 1
+                if refusal := engine.remove(container["Id"]):
+                    left.append(Leftover("Container", name, refusal))
+            elif not any(part in label for label in labels for part in _OF_OTHERS):
+                command = f"docker rm -f {name.partition(' ')[0]}"
+                reason = f"started while the run existed; if it is the run's, `{command}` ends it"
+                possible.append(Leftover("Container", name, reason))
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError):
+        return Containers(False, ended, tuple(left), tuple(possible))
+    return Containers(True, ended, tuple(left), tuple(possible))
+
+
+def _started_since(engine: _Engine, since: float) -> list[dict[str, Any]]:
+    containers = [item for item in engine.get("/containers/json") if float(item["Created"]) >= since]
+    return sorted(containers, key=lambda item: -float(item["Created"]))[:_MAX_CONTAINERS]
+
+
+def _has_tags(engine: _Engine, container: dict[str, Any], folder: RunFolder, uid: str) -> bool:
+    variables = engine.get(f"/containers/{container['Id']}/json")["Config"].get("Env") or ()
+    return f"{ENV_FOLDER}={folder.path}" in variables and f"{ENV_RUN_ID}={uid}" in variables
+
+
+def _name_of(container: dict[str, Any]) -> str:
+    name = str((container.get("Names") or [container["Id"][:12]])[0]).lstrip("/")
+    return f"{name} ({container['Image']})"
+
+
+class _Engine:
+    """The Engine of this machine; only over its Unix socket: an Engine elsewhere has no process here."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    @classmethod
+    def find(cls) -> _Engine | None:
+        from runtime.base.docker_endpoint import EngineError, find_endpoint
+
+        try:
+            path = find_endpoint().socket_path
+        except EngineError:
+            return None
+        return cls(path) if path else None
+
+    def get(self, path: str) -> Any:
+        """Return the answer to a question. Raises OSError, HTTPException or ValueError."""
+        status, body = self._request("GET", path)
+        if status != 200:
+            raise ConnectionError(f"the Engine answers {status}")
+        return loads(body)
+
+    def remove(self, identity: str) -> str:
+        """Kill and remove a container; return the refusal, empty on success."""
+        status, body = self._request("DELETE", f"/containers/{identity}?force=1&v=1")
+        return "" if status in (204, 404) else f"the Engine refuses: {body[:200].decode('utf-8', 'replace')}"
+
+    def _request(self, method: str, path: str) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("localhost", timeout=_ENGINE_SECONDS)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        try:
+            connection.sock.settimeout(_ENGINE_SECONDS)
+            connection.sock.connect(self._path)
+            connection.request(method, path)
+            response = connection.getresponse()
+            return response.status, response.read(_MAX_ANSWER_BYTES)
+        finally:
+            connection.close()
+
+
+# --- GPUs ------------------------------------------------------------------------------------------------------
+def pids_on(report: GpuReport, gpus: Collection[int]) -> set[int]:
+    """Return the processes on any of these GPUs."""
+    return {process.pid for process in report.processes if process.claim.gpu in gpus}
+
+
+def still_listed(read: Callable[[], GpuReport], gpus: Collection[int], pids: Collection[int]) -> list[Leftover]:
+    """Return the ended processes of a run that the driver still lists on its GPUs, after a short wait."""
+    until = time.monotonic() + _FREE_SECONDS
+    while listed := pids_on(read(), gpus).intersection(pids):
+        if time.monotonic() > until:
+            reason = "has ended, and its driver still lists it: see `nvidia-smi`"
+            return [Leftover("GPU process", str(pid), reason) for pid in sorted(listed)]
+        time.sleep(_POLL_SECONDS)
+    return []
+
+
+def possible_gpu_processes(report: GpuReport, gpus: Collection[int], since: float) -> tuple[Leftover, ...]:
+    """Return processes on the GPUs of a run that started while it existed and belong to no run of l2rtui."""
+    possible = []
+    for process in report.processes:
+        gpu, tagged = process.claim.gpu, process_scan.tags_of(process.pid)
+        if gpu not in gpus or (tagged is not None and tagged.folder):
+            continue
+        try:
+            candidate = psutil.Process(process.pid)
+            started, command = candidate.create_time(), candidate.name()
+        except psutil.Error:  # it has ended, or is hidden
+            continue
+        if started >= since - _CLOCK_SECONDS:
+            reason = f"started while the run held GPU {gpu}; if it is the run's, `kill {process.pid}` ends it"
+            possible.append(Leftover("GPU process", f"{process.pid} {command}", reason))
+    return tuple(possible)
