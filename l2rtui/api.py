@@ -94,7 +94,7 @@ class Client:
             spec: Path of a spec file, or the name of a template or an example, such as ``cartpole-ppo``.
             overrides: Values by field, as in ``{"train.ppo.lr": 1e-3, "workers.0.replicas": 4}``.
             name: Replaces the name of the spec.
-            seeds: One run for each; empty for those of the spec.
+            seeds: One run for each; empty for the seeds of the spec.
             on: Devices or slots, in the form of ``--on``.
             rename: If the name is taken, use the next free one.
 
@@ -144,7 +144,7 @@ class Client:
             timeout: Seconds; None waits as long as it takes.
 
         Raises:
-            OutOfReachError: a run cannot reach it any more. TimeoutError: not within the time.
+            OutOfReachError: a run can no longer reach it. TimeoutError: not within the time.
         """
         if until not in tuple(WaitCondition):
             raise UsageError(f"until is {until!r}: write {', '.join(WaitCondition)}.")

@@ -241,7 +241,7 @@ class RunSpec:
         limits: Limits that end the run; None without limits.
         alerts: Rules by which its learner sends alerts.
         trial: Trial of a sweep that the run belongs to; None outside of a sweep.
-        workdir: Own code that its processes run in; None for that of their images.
+        workdir: Own code that its processes run in; None for the code of their images.
     """
 
     kind: Kind

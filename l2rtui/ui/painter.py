@@ -159,7 +159,7 @@ def _cells(line: Strip, system: ColorSystem) -> list[_Cell]:
 
 @lru_cache(maxsize=4096)
 def _pens(style: Style, system: ColorSystem) -> tuple[_Pen, _Pen]:
-    """Return the pen of a style, and that of its spaces."""
+    """Return the pens of a style and of its spaces."""
     colour, back = style.color, style.bgcolor
     attributes = Strip.render_ansi(style.without_color, system)
     pen = _Pen(

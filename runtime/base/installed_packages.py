@@ -86,7 +86,7 @@ def take(store: Path, key: str, packages: Path) -> bool:
 
 
 def add(store: Path, key: str, packages: Path) -> None:
-    """Store a folder of packages, and remove the entries that are not used any more. Nothing depends on it."""
+    """Store a folder of packages, and remove unused entries. Nothing depends on it."""
     made = store / f"{_NEW}{os.urandom(8).hex()}"
     try:
         store.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -158,7 +158,7 @@ def _requirements(file: Path) -> list[str]:
 
 
 def _hash(file: Path, *, is_own: bool) -> str:
-    """Return what stands for the contents of a file: outside of the own code, size and time, as it may be large."""
+    """Return an identity of the contents of a file: outside of the own code its size and time, as it may be large."""
     if is_own:
         return hashlib.sha256(file.read_bytes()).hexdigest()
     status = file.stat()

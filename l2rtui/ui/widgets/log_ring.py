@@ -92,7 +92,7 @@ def bounded(lines: Iterable[BufferedLine]) -> list[BufferedLine]:
 
 
 def _size(line: BufferedLine) -> int:
-    """Return what a line counts of the characters that are kept."""
+    """Return how many of the kept characters a line counts for."""
     return len(line.text) if line.text.isascii() else 4 * len(line.text)
 
 

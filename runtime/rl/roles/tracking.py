@@ -1,4 +1,4 @@
-"""Live metrics for Weights & Biases or MLflow: a process beside the learner that sends the records as they appear.
+"""Live metrics for Weights & Biases or MLflow: a separate process that sends the records as they appear.
 
 It reads `metrics.jsonl`, which has the records of learner and evaluator. The learner does not wait for it, nor for
 its failures: while the service cannot be reached, the records stay in the file and are sent later, also by the

@@ -115,7 +115,7 @@ class LibrarySession:
         """Send a request and open its response.
 
         Raises:
-            NoAnswerError, RedirectError, TimeoutError, OSError: There is no response of this server.
+            NoAnswerError, RedirectError, TimeoutError, OSError: This server sent no response.
         """
         timeout = aiohttp.ClientTimeout(total=limits.total, sock_connect=limits.connect, sock_read=limits.silence)
         with _translated(limits):

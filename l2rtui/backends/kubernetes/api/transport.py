@@ -127,7 +127,7 @@ class LeanTransport:
             target: Path with query, encoded.
 
         Raises:
-            NoAnswerError, RedirectError, TimeoutError, OSError: There is no response of this server.
+            NoAnswerError, RedirectError, TimeoutError, OSError: This server sent no response.
         """
         host = self._address.netloc.rpartition("@")[2]
         lines = [f"{method} {self._address.path.rstrip('/')}{target} HTTP/1.1", f"Host: {host}"]

@@ -315,7 +315,7 @@ class ClusterWatch:
                 self._visibility = await self._find_visibility()
 
     def _unseen(self, kind: str) -> dict[str | None, Unseen]:
-        """Return the namespaces in which a kind is not seen any more, though the server answers."""
+        """Return the namespaces in which a kind is no longer visible, though the server answers."""
         result: dict[str | None, Unseen] = {}
         for reflector in self._reflectors:
             scope, error = reflector.scope, reflector.error

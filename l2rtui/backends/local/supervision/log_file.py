@@ -118,7 +118,7 @@ class LogWriter:
 
         Raises:
             BlockingIOError: The pipe is empty.
-            OSError: The disk is full, or the folder is gone; the output is lost.
+            OSError: The disk is full, or the folder was removed; the output is lost.
         """
         if hasattr(os, "splice"):
             try:
@@ -138,7 +138,7 @@ class LogWriter:
         """Append output.
 
         Raises:
-            OSError: The disk is full, or the folder is gone; the chunk is lost.
+            OSError: The disk is full, or the folder was removed; the chunk is lost.
         """
         # One timestamp for the chunk: its lines were read together, and formatting a time costs more than a line.
         at = time.time()
