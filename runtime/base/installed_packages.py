@@ -158,7 +158,7 @@ def _requirements(file: Path) -> list[str]:
 
 
 def _hash(file: Path, *, is_own: bool) -> str:
-    """Return an identity of the contents of a file: outside of the own code its size and time, as it may be large."""
+    """Return an identity of a file's contents: outside of the own code its size and time, as it may be large."""
     if is_own:
         return hashlib.sha256(file.read_bytes()).hexdigest()
     status = file.stat()
