@@ -106,7 +106,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection(session: pytest.Session) -> Iterator[object]:
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """Look for no garbage among what is imported, neither now (a tenth of the time) nor at each full collection."""
     gc.disable()
     try:
