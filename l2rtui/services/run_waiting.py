@@ -97,6 +97,7 @@ def judge(goal: Goal, run: RunView | None, pods: Sequence[PodView], reading: Ret
         return Verdict(WaitOutcome.OUT_OF_REACH, "was destroyed")
     learning = learning_state(run, pods, NO_REPORTS, now)
     is_done = learning.state is Learning.DONE
+    # The best counts: a return that falls again afterwards was reached all the same.
     if goal.condition is WaitCondition.LEARNED and reading.best is not None and reading.best >= goal.value:
         return Verdict(WaitOutcome.REACHED, f"mean return reached {reading.best:.4g}")
     if goal.condition is WaitCondition.DONE and is_done:
