@@ -82,7 +82,7 @@ class ExperimentsScreen(Overview):
             for summary in summaries
         ]
         if self.is_attached:
-            self._show_rows(rows, empty="No run is there.")
+            self._show_rows(rows, empty="No runs. L on the home screen launches one.")
 
     @property
     def _snapshot(self) -> ClusterSnapshot:
