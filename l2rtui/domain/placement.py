@@ -636,7 +636,7 @@ def _pin_conflicts(ledger: Ledger, pins: Sequence[Pin], *, overcommit: bool, is_
     for pin in pins:
         named = [slot for slot in ledger.slots.values() if _matches(pin, slot)]
         if not named:
-            conflicts.append(f"there is no slot {pin}; `l2rtui slots` lists them")
+            conflicts.append(f"no slot {pin} is known; `l2rtui slots` lists them")
         elif pin.slot is not None and (named[0].state not in allowed or named[0].state in CLOSED):
             conflicts.append(f"slot {pin} is {named[0].use}")
     return conflicts

@@ -88,6 +88,8 @@ def _places(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
         # placement writes `RUN/SET: sentence`; a conflict about a pin has no subject of its own.
         subject, colon, sentence = conflict.partition(": ")
         yield Finding(Severity.REFUSAL, *((subject, sentence) if colon else ("placement", conflict)), hint)
+    for problem in snapshot.problems if plan.conflicts else ():
+        yield Finding(Severity.WARNING, "placement", f"not all can be seen: {problem.rstrip('.')}")
     slots = plan.slots
     yield from _shared(plan, snapshot)
     yield from _counted(plan, snapshot)

@@ -176,8 +176,8 @@ def test_pins_that_cannot_be_had_are_named_with_their_holder():
     placed = place([run("r", workers(1))], ledger(held=["n0/0.0"]), pins=parse_pins("n0/0.0,n0/9,n5/0.1,n0/1"))
     assert placed.conflicts == (
         "slot n0/0.0 is held by other-0",
-        "there is no slot n0/9; `l2rtui slots` lists them",
-        "there is no slot n5/0.1; `l2rtui slots` lists them",
+        "no slot n0/9 is known; `l2rtui slots` lists them",
+        "no slot n5/0.1 is known; `l2rtui slots` lists them",
     )
     assert slots_of(placed) == ["n0/1.0"]
 
@@ -420,7 +420,7 @@ def test_cpu_is_a_name_for_the_device_of_a_node_without_gpus():
     alone = build_ledger([Node("n", (Gpu("n", 0, slots=6, is_cpu=True),))], [])
     assert slots_of(place([run("r", workers(2))], alone, pins=parse_pins("n/cpu.3-4"))) == ["n/0.3", "n/0.4"]
     assert place([run("r", workers(1))], ledger(), pins=parse_pins("n0/cpu")).conflicts[0] == (
-        "there is no slot n0/cpu; `l2rtui slots` lists them"
+        "no slot n0/cpu is known; `l2rtui slots` lists them"
     )
 
 

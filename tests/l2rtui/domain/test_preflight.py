@@ -46,6 +46,13 @@ def test_a_plan_in_order_is_said_to_be():
     assert sentences(findings, Severity.OK) == ["the name is free", "n: every requested slot is free"]
 
 
+def test_where_no_room_is_found_what_cannot_be_seen_is_said():
+    blind = replace(cluster(), problems=("Nodes are known only from their pods.",))
+    said = "not all can be seen: Nodes are known only from their pods"
+    assert sentences(judge([spec(replicas=9)], blind), Severity.WARNING) == [said]
+    assert sentences(judge([spec()], blind), Severity.WARNING) == []
+
+
 @pytest.mark.parametrize(
     ("specs", "runs", "words"),
     [

@@ -298,7 +298,7 @@ async def test_leaving_while_something_is_destroyed_asks_first(desk):
         await one.press("escape")
         await one.pass_time(5, lambda: any("nothing left of" in sentence for sentence in one.says()))
         await one.press("q")
-        await one.until(lambda: one.app._exit)
+        await one.until(lambda: one.has_left)
         assert one.app.return_code == 0
 
 

@@ -107,6 +107,8 @@ async def _binding(api: Api, namespace: str, nodes: tuple[Node, ...], image: str
     subject = "binding env"
     open_nodes = (node for node in nodes if node.ready and node.is_schedulable)
     gpus = [node.gpus[0] for node in open_nodes if node.gpus and not node.gpus[0].is_cpu]
+    if not nodes:
+        return Finding(Severity.OK, subject, "not probed: no node can be seen")
     if not gpus:
         return Finding(Severity.OK, subject, "not probed: no node that is ready has a GPU")
     if not image:

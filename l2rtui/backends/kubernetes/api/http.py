@@ -257,6 +257,7 @@ class Connection:
         is_short_read = limits.total is not None and (request.method == "GET" or is_review)
         if self._is_closed:
             raise closed_error(self.server)
+        # One pool at a time: once the session is open, reads share its connections.
         if self._session is not None or self._proxy or not is_short_read:
             session = await self._library()
             return session.opened(request.method, request.path, query, headers, body, limits)

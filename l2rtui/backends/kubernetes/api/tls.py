@@ -27,6 +27,7 @@ def make_tls(access: Access) -> ssl.SSLContext:
         tls = ssl.create_default_context(cadata=access.ca.decode("ascii") or None)
     except (ssl.SSLError, UnicodeDecodeError, ValueError) as error:
         raise authority_error(access) from error
+    # In this order: a context that checks host names must verify certificates.
     if access.is_insecure:
         tls.check_hostname = False
         tls.verify_mode = ssl.CERT_NONE

@@ -133,6 +133,7 @@ class LeanTransport:
         lines = [f"{method} {self._address.path.rstrip('/')}{target} HTTP/1.1", f"Host: {host}"]
         lines += [f"{name}: {value}" for name, value in headers]
         lines += [f"Content-Length: {len(body)}"] if body else []
+        # A token with a line end would forge headers: Impersonate-User, for example.
         if any(not line.isprintable() for line in lines):
             raise NoAnswerError("a header or the path of the request has a line break")
         sent = "\r\n".join([*lines, "", ""]).encode() + body
@@ -140,6 +141,7 @@ class LeanTransport:
             link, answer = await self._answered(sent, login, limits)
             try:
                 location = answer.header("Location")
+                # Without a target it is an error like any other.
                 if answer.status in _REDIRECTS and location:
                     raise RedirectError(answer.status, location)
                 yield answer
@@ -180,6 +182,7 @@ class LeanTransport:
         """Take an idle connection with this client certificate."""
         while self._idle:
             link = self._idle.pop()
+            # TLS binds a connection to the certificate that opened it.
             if link.certificate == login.certificate and not link.reader.at_eof():
                 return link
             link.writer.transport.abort()
@@ -234,6 +237,7 @@ class LeanTransport:
             self._drop(link)
             return
         self._busy.discard(link)
+        # Only then may a broken connection mean that the server had closed it while it was idle.
         link.is_used = True
         self._idle.append(link)
 
@@ -330,6 +334,7 @@ class _Chunks:
         """Return the content of the next bytes. Raises ValueError if they are not chunked."""
         data, at, parts = self._rest + data, 0, []
         while not self.is_over:
+            # Many chunks come in one read: a loop over bytes costs less than a read of the stream for each.
             if self._left > 2:
                 parts.append(part := data[at : at + self._left - 2])
                 at += len(part)

@@ -101,7 +101,7 @@ class ClusterWatch:
         )
         joiner = self._make_joiner(visibility)
         listed_scopes = scopes(visibility)
-        if verbs & {"list", "watch"}:
+        if visibility.has_nodes and verbs & {"list", "watch"}:
             listed_scopes.append(_METRICS)
         lists = await list_all(self._api, listed_scopes, joiner, self._timing.page)
         problems: list[str] = list(gone)

@@ -249,10 +249,12 @@ def _unschedulable(text: str, host: str) -> str:
     mismatches = ("didn't match", "node(s) did not match", "didn't satisfy")
     # A pinned pod does not match the selector of every other node: that part hides the cause.
     causes = [part for part in parts if not any(word in part for word in mismatches)]
+    # A claim that is unbound exists: it waits for its volume. The first word that occurs counts.
     hints = {
         "insufficient": "Wait until something ends there, ask for less, or choose another node.",
         "taint": "Add a toleration to the spec, or choose another node.",
         "unschedulable": "Uncordon it, or choose another node.",
+        "unbound": "Its claim exists and waits for a volume: `l2rtui volume ls` says why.",
         "persistentvolumeclaim": "Make the claim, or correct its name in the spec.",
         "volume": "See to its claim: `l2rtui check`.",
     }

@@ -14,7 +14,7 @@ from typing import Final
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.decode import UndecodedObject
-from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.api.errors import ApiError, MissingRight
 from l2rtui.backends.kubernetes.api.list_pages import Scope
 from l2rtui.backends.kubernetes.api.resources import KINDS
 from l2rtui.backends.kubernetes.rights import advice
@@ -198,6 +198,8 @@ async def _may_list_all(api: Api, kind: str) -> bool:
 
 def missing(scope: Scope, error: ApiError) -> str:
     """Return the sentence for an unreadable kind; the server's message names the verb."""
+    if scope.kind == "NodeMetrics":  # its plural is that of nodes
+        return f"The use of CPU and memory of nodes cannot be read: {(error.detail or error.message).rstrip('.')}."
     if error.missing is None:
         return f"{scope} cannot be read: {(error.detail or error.message).rstrip('.')}."
     return f"{scope} cannot be read: the right to {error.missing.verb} them is missing. {advice(error.missing)}"
@@ -225,5 +227,8 @@ def visibility_problems(visibility: Visibility) -> list[str]:
             "(missing right: list and watch pods in all namespaces)."
         )
     if not visibility.has_nodes:
-        problems.append("Nodes are known only from their pods (missing right: list and watch nodes).")
+        problems.append(
+            "Nodes are known only from their pods (missing right: list and watch nodes). "
+            f"{advice(MissingRight('list', 'nodes', ''))}"
+        )
     return problems

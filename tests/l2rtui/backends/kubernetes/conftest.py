@@ -6,6 +6,11 @@ import os
 
 import pytest
 
+from l2rtui.backends.kubernetes.api.library_import import import_session
+
+# A process imports it when it first watches; many tests shrink timeouts to fractions of a second.
+import_session()
+
 
 @pytest.fixture(autouse=True)
 def no_authorities_of_the_system(monkeypatch):

@@ -14,7 +14,6 @@ import pytest
 from aiohttp import web
 
 from l2rtui.backends.kubernetes.api.backoff import ProbeResult, ServerGate, Timing
-from l2rtui.backends.kubernetes.api.library_import import import_session
 from l2rtui.backends.kubernetes.api.list_pages import Scope
 from l2rtui.backends.kubernetes.api.reflector import Reflector, probe
 from l2rtui.backends.kubernetes.api.structs import ConfigMapStruct
@@ -432,7 +431,6 @@ async def test_a_list_that_is_no_list_is_an_error_and_no_end():
 
 @pytest.mark.slow
 def test_five_hours_of_refusals_take_no_memory_and_a_request_a_second_at_most_and_then_it_comes_back():
-    import_session()  # in virtual time no thread does it
     run_virtually(refused_for_five_hours())
 
 

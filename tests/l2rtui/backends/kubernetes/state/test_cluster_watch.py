@@ -10,7 +10,6 @@ import pytest
 from l2rtui.backends.common.liveness import LivenessTiming
 from l2rtui.backends.kubernetes.api.backoff import Timing
 from l2rtui.backends.kubernetes.api.errors import ApiError
-from l2rtui.backends.kubernetes.api.library_import import import_session
 from l2rtui.backends.kubernetes.state import cluster_watch
 from l2rtui.backends.kubernetes.state.cluster_watch import ClusterWatch
 from l2rtui.backends.kubernetes.state.node_devices import SlotRule
@@ -152,7 +151,6 @@ async def test_a_server_that_answers_nothing_is_silent_and_its_watches_are_opene
 def test_after_four_minutes_of_sleep_the_age_is_said_and_all_that_is_watched_is_listed_anew(
     cluster, has_monotonic_clock_stood
 ):
-    import_session()  # in virtual time no thread does it
     run_virtually(sleep_and_wake(cluster, has_monotonic_clock_stood))
 
 

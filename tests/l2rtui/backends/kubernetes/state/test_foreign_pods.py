@@ -165,7 +165,7 @@ def test_what_the_scheduler_says_of_preemption_is_no_cause(selector):
 
 def test_the_hint_of_a_claim_does_not_depend_on_its_case():
     text = "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims."
-    assert "Make the claim" in explain(unscheduled(text), (), NOW)[1]
+    assert "claim exists and waits for a volume" in explain(unscheduled(text), (), NOW)[1]
 
 
 # --- kubectl debug -----------------------------------------------------------------------------------------------

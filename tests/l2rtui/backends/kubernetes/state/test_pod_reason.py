@@ -78,6 +78,7 @@ def test_a_node_that_is_not_there_is_named():
         ("0/1 nodes are available: 1 node(s) had taint {gpu: }, that the pod didn't tolerate.", "toleration"),
         ("0/1 nodes are available: 1 node(s) were unschedulable.", "Uncordon"),
         ('persistentvolumeclaim "results" not found', "Make the claim"),
+        ("0/4 nodes are available: 4 pod has unbound immediate PersistentVolumeClaims.", "waits for a volume"),
     ],
 )
 def test_what_the_scheduler_misses_gets_a_next_step(text, hint):
