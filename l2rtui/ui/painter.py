@@ -63,6 +63,7 @@ class Painter(CompositorUpdate):
 
     def take(self, update: LayoutUpdate | ChopsUpdate, size: Size) -> None:
         """Add an update; ``render_segments`` writes its effect."""
+        # Lines of another size say nothing about the cells of this one.
         if size != self._size:
             self._size = size
             self._lines.clear()

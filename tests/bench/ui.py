@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import math
 import os
 import random
@@ -19,8 +20,10 @@ import re
 import select
 import signal
 import statistics
+import struct
 import sys
 import tempfile
+import termios
 import time
 
 import psutil
@@ -90,7 +93,7 @@ Told(Settings(backend="demo", notify=False), make).run()
 """
 
 
-PARTS = ("start", "busy", "idle", "logs", "streams", "flood", "gone", "soak")
+PARTS = ("start", "busy", "idle", "letters", "help", "logs", "streams", "flood", "gone", "soak")
 FORMS = {"plain": b"5", "wrapped": b"5w", "filtered": b"5&step\r", "searched": b"5/reward\r"}
 
 
@@ -107,15 +110,19 @@ def main(arguments: list[str]) -> int:
         env = {**os.environ, "XDG_STATE_HOME": home, "XDG_CONFIG_HOME": home, "TERM": "xterm-256color"}
         load = os.getloadavg()[0] / (os.cpu_count() or 1)
         print(f"load of this machine {load:.1f} a core: wall times count it, CPU times do not")
-        empty(env)
+        bare = empty(env)
         for pods in options.pods if parts & {"start", "busy", "idle"} else ():
             print(f"{pods:,} pods")
             if "start" in parts:
                 start(env, pods)
             if "busy" in parts:
-                busy(env, pods, options.rate, options.seconds)
+                busy(env, pods, options.rate, options.seconds, bare)
             if "idle" in parts:
                 idle(env, pods, options.seconds)
+        if "letters" in parts:
+            letters(env, bare)
+        if "help" in parts:
+            help_bytes(env)
         if "logs" in parts:
             for panes in (1, 4):
                 logs(env, panes, options.seconds)
@@ -181,8 +188,8 @@ class Told:
         os.close(self._reader)
 
 
-def empty(env: dict[str, str]) -> None:
-    """The same figures for apps that do nothing."""
+def empty(env: dict[str, str]) -> list[float]:
+    """The same figures for apps that do nothing; return the milliseconds of keys in a bare list."""
     began = time.monotonic()
     terminal = Terminal(["-c", EMPTY_APP], env)
     terminal.read(60.0, until=b"l2rtui")
@@ -193,8 +200,16 @@ def empty(env: dict[str, str]) -> None:
     terminal = Terminal(["-c", BARE_LIST], env)
     terminal.read(60.0, until=b"crowd-1")
     terminal.read(1.0)
-    print(f"  bare list of 40 rows in Textual: key to first byte {spread(keys(terminal, 10.0))} ms")
+    waits = keys(terminal, 10.0)
+    print(f"  bare list of 40 rows in Textual: key to first byte {spread(waits)} ms")
     terminal.close()
+    return waits
+
+
+def ratio(waits: list[float], bare: list[float]) -> str:
+    """95th percentile relative to that of the bare list."""
+    high, low = (statistics.quantiles(values, n=20)[18] for values in (waits, bare))
+    return f"p95 is {high / low:.2f} of the bare list's"
 
 
 def start(env: dict[str, str], pods: int) -> None:
@@ -234,7 +249,7 @@ def keys(terminal: Terminal, seconds: float, pressed: tuple[bytes, bytes] = KEYS
     return found
 
 
-def busy(env: dict[str, str], pods: int, rate: float, seconds: float) -> None:
+def busy(env: dict[str, str], pods: int, rate: float, seconds: float, bare: list[float]) -> None:
     """Keys, events and load while pods change."""
     told = Told(env, pods, rate, beacon=True)
     terminal = told.ready()
@@ -247,13 +262,49 @@ def busy(env: dict[str, str], pods: int, rate: float, seconds: float) -> None:
     os.write(terminal.leader, b"3")
     terminal.read(6.0)
     waits = keys(terminal, seconds)
-    print(f"  key to first byte at {rate:g} events/s: {spread(waits)} ms")
+    print(f"  key to first byte at {rate:g} events/s: {spread(waits)} ms; {ratio(waits, bare)}")
     cpu, received, began = terminal.cpu(), terminal.received, time.monotonic()
     terminal.read(seconds)
     took = time.monotonic() - began
     share, sent = (terminal.cpu() - cpu) / took, (terminal.received - received) / took
     print(f"  at {rate:g} events/s: {share:.1%} of a core, {sent / 1024:.2f} KiB/s to the terminal")
     told.close()
+
+
+def letters(env: dict[str, str], bare: list[float]) -> None:
+    """Letters of a search in a full log of 50,000 lines."""
+    told = Told(env, 64, lines=5_000.0)
+    terminal = told.ready()
+    os.write(terminal.leader, b"5")
+    terminal.read(15.0)
+    os.write(terminal.leader, b"k")  # stops following: only keys paint
+    terminal.read(1.0)
+    waits: list[float] = []
+    for word in (b"997", b"step 12", b"reward 1", b"nowhere"):
+        os.write(terminal.leader, b"/")
+        terminal.read(0.5)
+        for letter in word:
+            terminal.read(0.2)
+            began = time.monotonic()
+            os.write(terminal.leader, bytes((letter,)))
+            if select.select([terminal.leader], [], [], 5.0)[0]:
+                waits.append((time.monotonic() - began) * 1000)
+        os.write(terminal.leader, b"\r")
+        terminal.read(0.5)
+    print(f"letter of a search on 50,000 lines: {spread(waits)} ms; {ratio(waits, bare)}")
+    told.close()
+
+
+def help_bytes(env: dict[str, str]) -> None:
+    """Bytes that the help sends at 120x40, from the key until nothing more comes."""
+    terminal = Terminal(["-m", "l2rtui", "--backend", "local"], env)
+    fcntl.ioctl(terminal.leader, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    terminal.read(10.0)
+    before = terminal.received
+    os.write(terminal.leader, b"?")
+    terminal.read(4.0)
+    print(f"help at 120x40: {(terminal.received - before) / 1000:.1f} kB")
+    terminal.close()
 
 
 def painted(told: Told, seconds: float) -> list[float]:

@@ -2,7 +2,7 @@
 
 `cluster` and `recording` drive the app over an in-memory cluster (``sample_cluster``) and have no requirements;
 `local` starts the example run on this machine and takes about two minutes. ``python -m tests.shots sheets FOLDER
-[SCREEN…]`` draws every screen at three sizes with and without colour.
+[SCREEN…]`` draws every screen at three sizes, dark, light and without colour.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Every screen at three sizes, with and without colour, on one sheet each: for review, not kept.
+"""Every screen at three sizes, dark, light and without colour, on one sheet each: for review, not kept.
 
-A sheet is an HTML page of six pictures, and a PNG of it if a Chromium is installed.
+A sheet is an HTML page of nine pictures, and a PNG of it if a Chromium is installed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from l2rtui.ui.theme import DARK, LIGHT
 from tests.shots.app_driver import AppDriver
 from tests.shots.cluster import sample_app
 
 SIZES: Final = ((80, 24), (120, 40), (160, 45))
+LOOKS: Final = ("dark", "light", "plain")
+WIDTH: Final = 790
+"""Pixels of a picture."""
 SCREENS: Final[Mapping[str, Sequence[str]]] = {
     "seeds": ("2",),
     "slots-of-a-cluster": ("1", "<", "<"),
@@ -56,15 +60,16 @@ async def take(folder: Path, names: Sequence[str] = ()) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     chosen = {name: keys for name, keys in SCREENS.items() if not names or name in names}
     for size in SIZES:
-        for has_colours in (True, False):
-            _set_colours(has_colours)
+        for look in LOOKS:
+            _set_colours(look != "plain")
             for name, keys in chosen.items():
                 async with sample_app(size, has_faults=True) as (driver, backend):
                     backend.advance(1.0)
+                    driver.app.theme = LIGHT.name if look == "light" else DARK.name
                     await driver.rest()
                     await _press(driver, keys)
                     svg = driver.app.export_screenshot(title=name)
-                    (folder / _picture(name, size, has_colours)).write_text(svg, "utf-8")
+                    (folder / _picture(name, size, look)).write_text(svg, "utf-8")
     for name in chosen:
         print(_sheet(folder, name))
     _set_colours(True)
@@ -84,14 +89,13 @@ async def _press(driver: AppDriver, keys: Sequence[str]) -> None:
     await driver.pilot.pause(0.7)
 
 
-def _picture(name: str, size: tuple[int, int], has_colours: bool) -> str:
-    return f"{name}-{size[0]}x{size[1]}{'' if has_colours else '-plain'}.svg"
+def _picture(name: str, size: tuple[int, int], look: str) -> str:
+    return f"{name}-{size[0]}x{size[1]}-{look}.svg"
 
 
 def _sheet(folder: Path, name: str) -> Path:
     rows = "".join(
-        f'<div><img width="790" src="{_picture(name, size, True)}"> '
-        f'<img width="790" src="{_picture(name, size, False)}"></div>'
+        "<div>" + " ".join(f'<img width="{WIDTH}" src="{_picture(name, size, look)}">' for look in LOOKS) + "</div>"
         for size in SIZES
     )
     page = folder / f"{name}.html"
@@ -99,10 +103,10 @@ def _sheet(folder: Path, name: str) -> Path:
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
     if browser is None:
         return page
-    heights = (_height(folder / _picture(name, size, True)) for size in SIZES)
+    heights = (_height(folder / _picture(name, size, LOOKS[0])) for size in SIZES)
     target = page.with_suffix(".png")
     flags = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
-    window = f"--window-size=1600,{sum(round(790 * height) + 6 for height in heights) + 12}"
+    window = f"--window-size={len(LOOKS) * (WIDTH + 8)},{sum(round(WIDTH * height) + 6 for height in heights) + 12}"
     subprocess.run(
         [browser, *flags, window, f"--screenshot={target}", page.as_uri()], check=True, stderr=subprocess.DEVNULL
     )

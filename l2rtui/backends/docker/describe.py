@@ -43,7 +43,7 @@ _REASONS: Final = {
 async def describe(
     engine: DockerEngine, target: PodView | RunView | Node, info: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Return everything known about one object, its events last. Raises NotFoundError if it no longer exists."""
+    """Return the description of one object, its events last. Raises NotFoundError for a deleted object."""
     match target:
         case PodView():
             lines = await _pod(engine, target)

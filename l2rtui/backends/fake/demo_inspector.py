@@ -45,7 +45,7 @@ class DemoInspector:
                     pass  # nodes come and go without an event here
 
     async def describe(self, target: PodView | RunView | Node) -> tuple[str, ...]:
-        """Return the values of one object, its events last. Raises NotFoundError if it is gone."""
+        """Return the values of one object, its events last. Raises NotFoundError for a deleted object."""
         snapshot = await self._snapshot()
         match target:
             case PodView():

@@ -102,7 +102,7 @@ class ListDialog(Dialog[Answer]):
 
     @property
     def _command_line(self) -> str:
-        """The equivalent command; empty if there is no such command."""
+        """The equivalent command; empty without one."""
         return ""
 
     def action_again(self) -> None:

@@ -38,6 +38,7 @@ class OverviewActions:
         """Open the trials of a sweep: by default of the selected run; the chosen one opens into its runs."""
         from l2rtui.ui.overviews.sweep import SweepScreen
 
+        # The command without a name is typed while a run of the sweep is selected.
         run = self._view.selected_run
         experiment = experiment or (run.experiment if run is not None else "")
         if not experiment:

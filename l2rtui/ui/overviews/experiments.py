@@ -82,7 +82,7 @@ class ExperimentsScreen(Overview):
             for summary in summaries
         ]
         if self.is_attached:
-            self._show_rows(rows, empty="No run is there.")
+            self._show_rows(rows, empty="No runs. L on the home screen launches one.")
 
     @property
     def _snapshot(self) -> ClusterSnapshot:
@@ -93,6 +93,7 @@ class ExperimentsScreen(Overview):
         return [run for summary in own for run in _runs(self._snapshot, summary)]
 
     def _open_row(self, key: str) -> None:
+        # The runs of a sweep differ in their values, which only the list of trials shows.
         if any(run.trial is not None for run in self._runs_of({key})):
             self._to_trials(self._experiment)
         else:

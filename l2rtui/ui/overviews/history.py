@@ -122,6 +122,7 @@ class HistoryScreen(Overview):
         work = self._show_past(self._in_order(chosen)[-MAX_RUNS:])
         self._ctx.background.start(work, group="past curves", what="the curves", is_exclusive=True)
 
+    # Exclusive: a slow read of an earlier row must not replace the curves of this one.
     async def _show_past(self, run_ids: Sequence[str]) -> None:
         curves = await _read(lambda store: [recorded_curve(store.get(run_id)) for run_id in run_ids])
         if self.is_attached:
@@ -130,7 +131,7 @@ class HistoryScreen(Overview):
                 replace(curve, curve=self._ctx.curves.of(uid)) if uid in runs else curve
                 for uid, curve in zip(run_ids, curves, strict=True)
             ]
-            self._charts.display = True
+            self._show_charts(is_shown=True)
             self._charts.show(grouped(curves, by_experiment=self._charts.is_grouped))
             self._title_charts()
 

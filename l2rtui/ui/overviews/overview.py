@@ -82,6 +82,7 @@ class Overview(ListDialog[Opening | None], inherit_bindings=False):
         self._heading = heading
         self._first_filter = filter_text
         self._asks_filter = True
+        self.add_class("empty")  # the table fills the screen until a row has curves
         self._charts = ChartView("curves")
         self._chart_content = ChartContent(self._charts, ctx, self._pods_of)
         self._settling: Timer | None = None
@@ -119,9 +120,13 @@ class Overview(ListDialog[Opening | None], inherit_bindings=False):
         self._settling = self.set_timer(SETTLE_SECONDS, self._show_curves)
 
     def _show_curves(self) -> None:
-        self._charts.display = bool(self._chosen)
+        self._show_charts(is_shown=bool(self._chosen))
         self._chart_content.show(self._runs_of(self._chosen), None, self._snapshot, {})
         self._title_charts()
+
+    def _show_charts(self, *, is_shown: bool) -> None:
+        self._charts.display = is_shown
+        self.set_class(not is_shown, "empty")
 
     def _title_charts(self) -> None:
         names = ", ".join(sanitize(group.name) for group in self._charts.groups)

@@ -63,6 +63,7 @@ class OwnersScreen(Overview):
 
     def _runs_of(self, keys: set[str]) -> list[RunView]:
         snapshot = self._snapshot
+        # By pods, as a run has no owner of its own on every backend.
         pairs = {(pod.owner, pod.run) for pod in snapshot.pods.values()}
         names = {name for owner, name in pairs if owner in {key.partition("/")[0] for key in keys}}
         return [run for run in snapshot.runs.values() if run.name in names]

@@ -39,7 +39,7 @@ MAX_EVENTS = 300
 
 
 async def describe(api: Api, target: PodView | RunView | Node) -> tuple[str, ...]:
-    """Return the description of one object, its events last; NotFoundError if it is gone."""
+    """Return the description of one object, its events last; NotFoundError for a deleted object."""
     match target:
         case PodView():
             lines = await _pod(api, target)
