@@ -58,7 +58,7 @@ def packed(workdir: Workdir) -> bytes:
     """Return the stored archive of a workdir, compressed by gzip.
 
     Raises:
-        BackendError: It is not stored here any more, or it is damaged.
+        BackendError: It is missing or damaged.
     """
     hint = "Launch from the spec file, which packs it again."
     path = path_of(workdir)
@@ -125,7 +125,7 @@ def packages_key(workdir: Workdir, image: str, env: tuple[tuple[str, str], ...])
 
 
 def findings_of(specs: Iterable[RunSpec]) -> Iterator[Finding]:
-    """Yield a refusal for each workdir that is not stored here any more, as in a relaunch after a long time."""
+    """Yield a refusal for each workdir that is no longer stored here, for example in a late relaunch."""
     for workdir in dict.fromkeys(spec.workdir for spec in specs if spec.workdir is not None):
         try:
             packed(workdir)
