@@ -27,7 +27,7 @@ _PIP: Final = re.compile(r"pip(\d+(\.\d+)*)?", re.ASCII)
 _UNSTORED_OPTIONS: Final = frozenset(
     ("-t", "--target", "--prefix", "--root", "--user", "-e", "--editable", "-U", "--upgrade")
 ) | {"--force-reinstall", "--no-cache-dir", "--pre", "--dry-run"}
-"""Options with which pip installs elsewhere, links to the code, or is to look for what is new."""
+"""Options of pip that change the target, link to the code, or ask for new versions."""
 _MOVING: Final = re.compile(r"\b(git|hg|svn|bzr)\+", re.ASCII)
 """Sources whose contents change under the same name."""
 _REQUIREMENTS: Final = (".txt", ".in")
@@ -86,7 +86,7 @@ def take(store: Path, key: str, packages: Path) -> bool:
 
 
 def add(store: Path, key: str, packages: Path) -> None:
-    """Store a folder of packages, and remove unused entries. Nothing depends on it."""
+    """Store a folder of packages, and remove expired entries."""
     made = store / f"{_NEW}{os.urandom(8).hex()}"
     try:
         store.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -158,7 +158,7 @@ def _requirements(file: Path) -> list[str]:
 
 
 def _hash(file: Path, *, is_own: bool) -> str:
-    """Return an identity of a file's contents: outside of the own code its size and time, as it may be large."""
+    """Return a fingerprint of a file: its hash, or size and time outside of the own code."""
     if is_own:
         return hashlib.sha256(file.read_bytes()).hexdigest()
     status = file.stat()

@@ -1,6 +1,6 @@
 """Experiment trackers of a run's metrics, live from its learner or later from the history: names and defaults.
 
-Both ways write the same run: its id is the id of W&B's run, and the tag `RUN_ID_TAG` of MLflow's.
+Both ways write the same run. Its id names the run of W&B, and the tag `RUN_ID_TAG` has it in MLflow.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def packed(workdir: Workdir) -> bytes:
     """Return the stored archive of a workdir, compressed by gzip.
 
     Raises:
-        BackendError: It is no longer stored here, or it is damaged.
+        BackendError: It is missing or damaged.
     """
     hint = "Launch from the spec file, which packs it again."
     path = path_of(workdir)
@@ -96,7 +96,7 @@ def members(workdir: Workdir) -> Iterator[tuple[str, int, bytes | None]]:
 
 
 def unpack(workdir: Workdir, folder: Path) -> None:
-    """Unpack a workdir into a new folder, next to one for packages. Raises BackendError and OSError."""
+    """Unpack a workdir into a new folder, beside one for packages. Raises BackendError and OSError."""
     tree = folder / TREE
     for path in (folder, tree, folder / PACKAGES):
         path.mkdir(mode=0o700)
@@ -125,7 +125,7 @@ def packages_key(workdir: Workdir, image: str, env: tuple[tuple[str, str], ...])
 
 
 def findings_of(specs: Iterable[RunSpec]) -> Iterator[Finding]:
-    """Yield a refusal for each workdir that is no longer stored here, as in a relaunch after a long time."""
+    """Yield a refusal for each workdir that is no longer stored here, for example in a late relaunch."""
     for workdir in dict.fromkeys(spec.workdir for spec in specs if spec.workdir is not None):
         try:
             packed(workdir)
@@ -157,7 +157,7 @@ def variables(root: str, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def setup_variables(root: str) -> dict[str, str]:
-    """Return the variables of setup commands: pip installs next to the code, and never into the environment."""
+    """Return the variables of setup commands: pip installs beside the code, and never into the environment."""
     target = {"PIP_TARGET": f"{root}/{PACKAGES}", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     # `0` turns an option on whose name begins with no. The check reads the requirements of every package of the
     # environment, most of the time that pip takes for a small one, and knows nothing of a target.

@@ -50,7 +50,7 @@ def config_map_name(workdir: Workdir) -> str:
 
 
 def config_map(workdir: Workdir, namespace: str, owners: Sequence[Manifest] = ()) -> Manifest:
-    """Return the ConfigMap with an archive. Raises BackendError if it is no longer stored on this machine."""
+    """Return the ConfigMap with an archive. Raises BackendError if this machine no longer stores it."""
     data = base64.b64encode(workdirs.packed(workdir)).decode()
     meta: Manifest = {
         "namespace": namespace,
