@@ -175,6 +175,9 @@ def _parser() -> argparse.ArgumentParser:
     alert.add_argument("--limit", action="store_true", help="with --ended: a limit has ended it")
     alert.set_defaults(start=_alert)
     roles.add_parser("inference").set_defaults(start=_infer)  # for a learner alone, so without a line of help
+    track = roles.add_parser("track")  # likewise
+    track.add_argument("folder")
+    track.set_defaults(start=_track)
     roles.choices["simulator"].set_defaults(start=_simulate)
     roles.choices["simulators"].set_defaults(start=lambda options, _: control_cli.run(options))
     # Defaults of the parser itself serve the commands that set none.
@@ -255,6 +258,12 @@ def _start(options: argparse.Namespace, stop: Stop) -> int:
     bound_numeric_threads(context)
     if folder is not None:
         from runtime.base import descriptors
+        from runtime.base.trackers import check_installed
+        from runtime.rl.roles.settings_check import try_environment
+
+        # Before torch is imported: within a second the reason is the run's, and no worker is waited for.
+        check_installed(context.settings.log_to)
+        try_environment(context.settings)
         from runtime.rl.roles import learner
 
         descriptors.raise_limit(has_reserve=True)
@@ -283,6 +292,16 @@ def _infer(_options: argparse.Namespace, _stop: Stop) -> int:
     from runtime.rl.roles import inference_process
 
     return inference_process.run()
+
+
+def _track(options: argparse.Namespace, _stop: Stop) -> int:
+    """Send the records of the learner that started this process; it ends with its standard input."""
+    from pathlib import Path
+
+    from runtime.rl.roles import tracking
+    from runtime.rl.roles.launch_context import Context
+
+    return tracking.run(Path(options.folder), Context.from_environment(os.environ, "learner"))
 
 
 def _simulate(options: argparse.Namespace, _stop: Stop) -> int:

@@ -275,7 +275,10 @@ _ADVICE: Final[dict[str, Callable[[Sequence[str]], str]]] = {
     ),
     **dict.fromkeys(
         ("tensorboard", "tb", "wandb", "mlflow"),
-        _with_run("Write `l2rtui metrics RUN --tensorboard`; `l2rtui history export RUN --to wandb` copies it."),
+        _with_run(
+            "Write `l2rtui metrics RUN --tensorboard`; `log_to: wandb` in a spec sends it live, and "
+            "`l2rtui history export RUN --to wandb` copies it."
+        ),
     ),
     **dict.fromkeys(("port", "forward", "tunnel"), _fixed("Write `l2rtui port-forward POD LOCAL:REMOTE`.")),
     **dict.fromkeys(("tail", "follow", "output", "stdout"), _with_run("Write `l2rtui logs RUN -w`.")),

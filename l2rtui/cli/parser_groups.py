@@ -139,7 +139,7 @@ def artifacts(parser: Parser) -> None:
 
 def results(parser: Parser) -> None:
     """Add the words of ``results``."""
-    from l2rtui.cli.parser_selection import span, whole_number
+    from l2rtui.cli.parser_selection import size, span, whole_number
 
     parser.option("action", choices=RESULT_ACTIONS, nargs="?", default="ls", help="what to do; ls when left out")
     parser.option("names", nargs="*", metavar="ID", help="ids printed by ls, or runs; prune: only these runs")
@@ -148,6 +148,13 @@ def results(parser: Parser) -> None:
     )
     parser.option(
         "--keep", type=whole_number, default=None, metavar="N", help="prune: the newest N of each run stay"
+    )
+    parser.option(
+        "--size",
+        type=size,
+        default=None,
+        metavar="SIZE",
+        help="prune: only the newest stay that take up to SIZE together, such as 10Gi",
     )
     parser.flag("--yes", "do not ask", short="-y")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -223,6 +224,20 @@ def whole_number(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 up")
     return int(text)
+
+
+def size(text: str) -> int:
+    """Read a number of bytes: ``10Gi``, ``500M``. Raises ArgumentTypeError."""
+    from l2rtui.domain.quantity import parse_bytes, parse_quantity
+
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        # Too little for the memory of a pod may be enough here.
+        with contextlib.suppress(ValueError):
+            if (value := parse_quantity(text)) >= 0:
+                return int(value)
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _compiled_selector(text: str) -> Any:

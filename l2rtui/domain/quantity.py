@@ -120,6 +120,12 @@ def rfc3339(seconds: float | None) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def utc(seconds: float | None) -> str:
+    """Format seconds since the epoch for people: ``2026-11-27 15:49:49 UTC``; empty where ``rfc3339`` is None."""
+    text = rfc3339(seconds)
+    return f"{text[:19].replace('T', ' ')} UTC" if text else ""
+
+
 def counted(number: int, noun: str) -> str:
     """Write ``1 pod`` and ``2 pods``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

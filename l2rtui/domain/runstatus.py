@@ -35,7 +35,7 @@ def run_status(run: RunView, pods: Sequence[PodView]) -> Status:
         pods: Pods of the run.
     """
     if run.is_terminating:
-        return Status("Terminating", Level.WAIT, f"is being destroyed, {counted(len(pods), 'pod')} left")
+        return Status("Terminating", Level.WAIT, f"stopping, {counted(len(pods), 'pod')} left")
     if run.reason == QUEUED:
         return Status(QUEUED, Level.WAIT, run.message)
     # The backend's own reason, such as Unsupervised, explains more than the state of the pods.

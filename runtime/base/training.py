@@ -388,6 +388,15 @@ class Settings:
             unit="bytes",
         ),
     ] = 32 * 1024 * 1024
+    log_to: Annotated[
+        Literal["wandb", "mlflow"] | None,
+        setting(
+            "Tracker to which the learner's and the evaluator's metrics go while it trains; its package must be "
+            "installed where the learner runs. null: none.",
+            when="wandb reads WANDB_API_KEY, mlflow MLFLOW_TRACKING_URI: docs/guides/trackers.md.",
+            example="wandb",
+        ),
+    ] = None
     artifacts: Annotated[
         str | None,
         setting(

@@ -56,6 +56,7 @@ class AppDriver:
         await self.until(lambda: self.app.cluster._settling is None, "rest")
         # Records are reported once a second: wait for two of these and their effects.
         await self.pilot.pause(2.2)
+        await self.until(lambda: "Loading" not in self.app.export_screenshot(), "the contents of all panes")
 
     async def shoot(self, name: str) -> None:
         """Write the picture of this moment."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 
 from l2rtui.domain.event import KubeEvent
+from l2rtui.domain.quantity import utc
 from l2rtui.domain.secret import is_secret_variable
 
 
@@ -16,7 +16,7 @@ def fields(*pairs: tuple[str, str]) -> list[str]:
 
 def when(seconds: float) -> str:
     """Format seconds since the epoch in UTC; 0 means unknown."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if seconds else "unknown"
+    return utc(seconds) or "unknown"
 
 
 def variables_text(variables: Iterable[tuple[str, str]]) -> Iterator[str]:

@@ -9,9 +9,10 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from l2rtui.backends.common.formatting import fields, variables_text, with_events
+from l2rtui.backends.common.formatting import fields, variables_text, when, with_events
 from l2rtui.backends.common.port_listener import carry_to, listen_and_carry
 from l2rtui.backends.docker import containers, labels, views
+from l2rtui.backends.docker.views import seconds_of
 from l2rtui.cloud.docker_engine import DockerEngine
 from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.node import Node
@@ -100,7 +101,7 @@ async def _pod(engine: DockerEngine, view: PodView) -> list[str]:
         ("image", f"{config['Image']} ({details['Image'].removeprefix('sha256:')[:12]})"),
         ("command", " ".join((details["Path"], *details["Args"]))),
         ("user", config.get("User", "")),
-        ("created", details["Created"]),
+        ("created", when(seconds_of(details["Created"]))),
         ("state", f"{state['Status']} {ended} {state.get('Error') or ''}".strip()),
         ("restarts", f"{details.get('RestartCount', 0)} ({host['RestartPolicy']['Name']})"),
         ("address", _address(details)),
@@ -129,7 +130,7 @@ async def _run(engine: DockerEngine, view: RunView) -> list[str]:
     lines = [f"run {view.name}"]
     lines += fields(
         ("network", network["Name"]),
-        ("created", network["Created"]),
+        ("created", when(seconds_of(network["Created"]))),
         ("owner", view.owner),
         ("kind", view.kind),
         ("seed", str(view.seed)),
@@ -145,7 +146,7 @@ def _node(node: Node, info: Mapping[str, Any]) -> list[str]:
         ("engine", f"Docker {info.get('ServerVersion', '?')}"),
         ("system", f"{info.get('OperatingSystem', '?')}, kernel {info.get('KernelVersion', '?')}"),
         ("cores", f"{node.cpu_cores:g}"),
-        ("memory", f"{node.memory_bytes} bytes"),
+        ("memory", format_bytes(node.memory_bytes)),
         ("gpus", str(sum(not gpu.is_cpu for gpu in node.gpus))),
         ("runtimes", ", ".join(sorted(info.get("Runtimes", {})))),
         ("files", str(info.get("DockerRootDir", ""))),

@@ -62,10 +62,12 @@ def _steady(pod: PodView, started: float, now: float, query: LogQuery, peers: Se
     last = int((end - started) / period)
     # Lines that the query leaves out are not generated: a follower calls this ten times a second.
     first = 0 if query.since is None else int((query.since - started) / period)
+    # It may be a line too many, which the caller cuts off.
     most = MAX_LINES if query.tail is None else min(MAX_LINES, query.tail)
     for number in range(max(1, last - most, first), last + 1):
         age = number * period
         yield LogLine(started + age, pod.name, _text(pod, age, started + age, peers))
+    # The newest line of a pod that crashes again and again is the cause, until it comes back.
     if end < now:
         yield LogLine(end, pod.name, OUT_OF_MEMORY)
 
@@ -95,6 +97,7 @@ def _text(pod: PodView, age: float, at: float, peers: Sequence[str]) -> str:
 
 def _simulator(pod: PodView, age: float) -> dict[str, object]:
     """Return the simulator values of a worker: in each set the third worker lost its simulator once."""
+    # One of each set, so that the screens have a simulator with a past.
     was_lost = pod.index == 2
     return {
         "simulator_state": "ready",

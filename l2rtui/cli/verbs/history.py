@@ -14,7 +14,7 @@ from l2rtui.cli.output import Document, cell_text
 from l2rtui.cli.session import Session
 from l2rtui.config import user_name
 from l2rtui.domain.history.record import ID_CHARS, HistoryEntry, RunOutcome
-from l2rtui.domain.quantity import counted, rfc3339
+from l2rtui.domain.quantity import counted, utc
 from l2rtui.domain.redact import redact
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.selection.filter_language import compile_filter, misread_columns
@@ -323,7 +323,7 @@ def _only_entry(store: HistoryStore, word: str, is_here: Callable[[HistoryEntry]
     same = list(filter(is_here, same))
     if len(same) > 1:
         launches = ", ".join(
-            f"{other.run_id[:ID_CHARS]} ({other.state}, {(rfc3339(other.started) or '')[:16]}, {other.place})"
+            f"{other.run_id[:ID_CHARS]} ({other.state}, {utc(other.started)[:16]}, {other.place})"
             for other in same[:_MAX_LISTED]
         )
         more = f" and {len(same) - _MAX_LISTED} more" if len(same) > _MAX_LISTED else ""

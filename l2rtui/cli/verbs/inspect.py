@@ -14,7 +14,7 @@ from l2rtui.cli.targets import listed, one_pod
 from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.exchange.topology import topology, topology_lines
 from l2rtui.domain.node import Node
-from l2rtui.domain.quantity import counted, rfc3339
+from l2rtui.domain.quantity import counted, rfc3339, utc
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import Level
 from l2rtui.errors import EXIT_DONE, BackendError, UsageError
@@ -89,7 +89,7 @@ async def run_describe(session: Session) -> int:
         now = time.time()
         own = (await run_learning(session.backend, snapshot, [target], now))[target.uid]
         learning = json_output.learning_document(own.state)
-        since = f", since {learning['learning_since']}" if learning["learning_since"] else ""
+        since = f", since {utc(own.state.since)}" if own.state.since else ""
         lines = (*lines, f"Learning: {learning['learning']}{since}: {learning['learning_reason']}")
         if folder := await artifacts.tensorboard_folder(session.backend, target.name):
             lines = (*lines, f"TensorBoard: {folder}")

@@ -167,8 +167,9 @@ async def run_results(session: Session) -> int:
     session.require_writable(f"results {args.action}")
     if args.action == "rm" and not args.names:
         raise UsageError("results rm needs ids.", "See `l2rtui results ls`.")
-    if args.action == "prune" and args.older is None and args.keep is None:
-        raise UsageError("results prune needs --older SPAN, --keep N, or both.", "Such as --older 30d --keep 1.")
+    if args.action == "prune" and args.older is None and args.keep is None and args.size is None:
+        sentence = "results prune needs --older SPAN, --keep N or --size SIZE, or several of them."
+        raise UsageError(sentence, "Such as --older 30d --keep 1, or --size 10Gi.")
     store = _result_store(session)
     results = await store.list()
     chosen = _results_named(results, args.names) if args.action == "rm" else _prunable(session, results)
@@ -233,15 +234,18 @@ def _results_named(results: Sequence[KeptResult], words: Sequence[str]) -> list[
 
 
 def _prunable(session: Session, results: Sequence[KeptResult]) -> list[KeptResult]:
-    """Return the results that ``--older`` and ``--keep`` select; never results in use by a run."""
+    """Return the results that all of --older, --keep and --size select; never results in use by a run."""
     args, now = session.args, time.time()
     newer: Counter[str] = Counter()
+    newer_bytes = 0
     chosen = []
     for result in results:  # the newest first
         if result.is_of_run or (args.names and result.run not in args.names):
             continue
         is_beyond = args.keep is None or newer[result.run] >= args.keep
         newer[result.run] += 1
+        newer_bytes += result.size_bytes
+        is_beyond = is_beyond and (args.size is None or newer_bytes > args.size)
         if is_beyond and not result.used_by and (args.older is None or now - result.changed > args.older):
             chosen.append(result)
     return chosen

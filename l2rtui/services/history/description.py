@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from l2rtui.domain.history.record import HistoryRecord
-from l2rtui.domain.quantity import rfc3339
+from l2rtui.domain.quantity import utc
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.services.history.launch_facts import spec_of
 from l2rtui.services.history.lookup import spec_document
@@ -25,7 +25,7 @@ def _lines(record: HistoryRecord) -> Iterator[str]:
 
     entry, launch, ending = record.entry, record.launch, record.ending
     facts: dict[str, object] = {name: getattr(entry, name) for name in _FACTS}
-    facts |= {"started": _time(entry.started), "ended": _time(entry.ended)}
+    facts |= {"started": utc(entry.started), "ended": utc(entry.ended)}
     figures = ((name, getattr(entry, name), form) for name, form in _FIGURES.items())
     facts |= {name: format(value, form) for name, value, form in figures if value is not None}
     if ending is not None:
@@ -54,11 +54,6 @@ def _lines(record: HistoryRecord) -> Iterator[str]:
 
 def _fact(name: str, value: str) -> str:
     return f"{name.replace('_', ' ') + ':':<14}{value}"
-
-
-def _time(seconds: float | None) -> str:
-    """Write a time in UTC to the second."""
-    return (rfc3339(seconds) or "").partition(".")[0].replace("T", " ")
 
 
 def _block(title: str, lines: Sequence[str]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from l2rtui.domain.containers import Binding, PodSettings
 from l2rtui.domain.quantity import parse_bytes, parse_cores
 from l2rtui.domain.workload import Kind, Program, Resources, RestartPolicy, Role, SetSpec
+from l2rtui.errors import SpecError
 from l2rtui.services import runtime_commands, script_source
 from l2rtui.services.spec import schema
 from l2rtui.services.spec.pod_schema import pod_settings
@@ -81,6 +82,9 @@ def train_of(form: schema.SpecForm) -> dict[str, Any]:
     Without workers it collects itself if it can; then it has a rank on each of its whole GPUs.
     """
     train = dict(form.train)
+    log_to = form.log_to if isinstance(form, schema.LearnerWorkersForm) else None
+    if log_to is not None and train.setdefault("log_to", log_to) != log_to:
+        raise SpecError(f"log_to is {log_to}, and train.log_to is {train['log_to']}.", "Write one of them.")
     # Another learner may not know these settings.
     if not isinstance(form, schema.LearnerWorkersForm) or form.learner.command != schema.LearnerForm().command:
         return train

@@ -6,7 +6,8 @@ import copy
 import difflib
 import re
 from collections.abc import Mapping
-from typing import Any, get_args
+from enum import Enum
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -68,6 +69,8 @@ def explain_mistake(
     if _PATTERN.match(text):
         text = "Expected lower-case letters, digits and '-', first a letter"
     text = _TYPE.sub(lambda match: " or ".join(_TYPES.get(name, name) for name in match[1].split(" | ")), text)
+    if text.startswith("Invalid enum value") and (words := _words_of(keys, data)):
+        text = f"write one of {', '.join(words)}"
     text = text[0].lower() + text[1:]
     return SpecError(f"{locations.of(keys)}: {dotted(keys) or 'the file'} is {_shown(value)}: {text}.")
 
@@ -113,8 +116,8 @@ def _keys(text: str) -> Keys:
     return tuple(keys)
 
 
-def _nearest(keys: Keys, data: Mapping[str, Any], of_part: Any) -> str:
-    """Return a hint that names the most similar field, or all fields."""
+def _form_of(keys: Keys, data: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the form that a field is in, and the forms of the parts of a spec."""
     forms: dict[Any, Any] = {form.__struct_config__.tag: form for form in get_args(schema.SpecForm)}
     # A wrong or missing kind still gets hints for the most common one.
     kind = data.get("kind")
@@ -129,6 +132,7 @@ def _nearest(keys: Keys, data: Mapping[str, Any], of_part: Any) -> str:
         "evaluator": schema.EvaluatorForm,
         "job": schema.TaskForm,
         "placement": schema.PlacementForm,
+        "workdir": schema.WorkdirForm,
         "resources": schema.ResourcesForm,
         "queue": schema.QueueForm,
         "limits": schema.LimitsForm,
@@ -139,6 +143,28 @@ def _nearest(keys: Keys, data: Mapping[str, Any], of_part: Any) -> str:
     }
     for key in keys[:-1]:
         form = inner.get(str(key), form)
+    return form, inner
+
+
+def _words_of(keys: Keys, data: Mapping[str, Any]) -> list[str]:
+    """Return the words that a field may be; none where it is not a choice of them."""
+    form, _ = _form_of(keys, data)
+    hint = get_type_hints(form, include_extras=True).get(str(keys[-1])) if keys else None
+    words, parts = [], [hint]
+    while parts:
+        part = parts.pop(0)
+        if get_origin(part) is Literal:
+            words += [str(word) for word in get_args(part)]
+        elif isinstance(part, type) and issubclass(part, Enum):
+            words += [str(word.value) for word in part]
+        else:
+            parts = [*get_args(part), *parts]
+    return words
+
+
+def _nearest(keys: Keys, data: Mapping[str, Any], of_part: Any) -> str:
+    """Return a hint that names the most similar field, or all fields."""
+    form, inner = _form_of(keys, data)
     form = of_part or form
     names = [*form.__struct_fields__, *(["kind"] if len(keys) == 1 else [])]
     if len(keys) == 1 and not of_part:

@@ -515,6 +515,13 @@ class LearnerWorkersForm(_RunForm, tag_field="kind", tag="learner-workers", kw_o
             examples=["reinforce.py"],
         ),
     ] = ""
+    log_to: Annotated[
+        Literal["wandb", "mlflow"] | None,
+        Meta(
+            description="tracker that gets the metrics while it trains (train.log_to): docs/guides/trackers.md",
+            examples=["wandb"],
+        ),
+    ] = None
 
 
 class ElasticForm(_RunForm, tag_field="kind", tag="elastic", kw_only=True):

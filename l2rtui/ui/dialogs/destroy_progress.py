@@ -28,7 +28,7 @@ class ReceiptScreen(Dialog[None]):
         self._ctx = ctx
         self._runs = tuple(runs)
         self._lines: dict[str, Line] = {
-            run.uid: (Span("◌ ", TextStyle.WAIT), Span(f"{sanitize(run.name)} is being destroyed")) for run in runs
+            run.uid: (Span("◌ ", TextStyle.WAIT), Span(f"stopping {sanitize(run.name)}")) for run in runs
         }
         self._ended: set[str] = set()
 
@@ -58,7 +58,7 @@ class ReceiptScreen(Dialog[None]):
                         self._end(run, item.sentence, is_bad=bool(item.left), results=item.results_location)
                     else:
                         left = "  ".join(f"{kind} {number}" for kind, number in item.left)
-                        text = f"{sanitize(run.name)} is being destroyed, left: {sanitize(left)}"
+                        text = f"stopping {sanitize(run.name)}, left: {sanitize(left)}"
                         self._set(run, (Span("◌ ", TextStyle.WAIT), Span(text)))
             except L2RError as error:
                 self._end(run, str(error), is_bad=True)

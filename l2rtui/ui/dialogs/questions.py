@@ -269,7 +269,7 @@ def is_acting_for(objects: Sequence[PodView | RunView]) -> bool:
 def where_line(ctx: AppContext, objects: Sequence[PodView | RunView]) -> Line:
     """Return a line with context, namespaces and user, or with the machine, on which the change acts."""
     where = ctx.acts_on({view.namespace for view in objects}, objects[0])
-    return (Span("where    ", TextStyle.DIM), Span(sanitize(where), TextStyle.ACCENT))
+    return (Span("place    ", TextStyle.DIM), Span(sanitize(where), TextStyle.ACCENT))
 
 
 def silence_of(ctx: AppContext, runs: Sequence[RunView]) -> tuple[Line, ...]:

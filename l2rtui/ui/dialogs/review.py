@@ -113,7 +113,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         self._ctx.background.start(self._show_room(), group="room", what="free slots")
         self.show_command(self._command)
         if may_wait(self._ctx.backend, self._prepared):
-            self._hint("looking at the queue", TextStyle.WAIT)
+            self._hint("Loading the queue…", TextStyle.WAIT)
             self._ctx.background.start(self._divide(), group="queue", what="the queue")
         elif refusals(self._prepared.findings):
             self._hint("Preflight refuses this plan.  esc back", TextStyle.BAD)

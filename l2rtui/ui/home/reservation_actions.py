@@ -122,7 +122,7 @@ class ReservationActions:
         return (cursor,), str(cursor), words
 
     def _where(self) -> Line:
-        return Span("acts     ", TextStyle.DIM), Span(sanitize(self._ctx.acts_on()))
+        return Span("place    ", TextStyle.DIM), Span(sanitize(self._ctx.acts_on()))
 
 
 def _span(text: str) -> float | None:

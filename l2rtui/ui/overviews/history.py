@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from l2rtui.domain.curves.chart import grouped
 from l2rtui.domain.history.record import ID_CHARS, HistoryEntry, RunOutcome
-from l2rtui.domain.quantity import rfc3339
+from l2rtui.domain.quantity import utc
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.domain.workload import numbered
@@ -261,7 +261,7 @@ def history_row(entry: HistoryEntry, returns: Sequence[float] = ()) -> Row:
 
 
 def _minute(seconds: float | None) -> str:
-    return (rfc3339(seconds) or "")[:16].replace("T", " ")
+    return utc(seconds)[:16]
 
 
 # --- the file, in a thread -------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from runtime.base import bounded_json
 KEPT_LINES: Final = 50_000
 KEPT_CHARACTERS: Final = 32 * 2**20
 """Number of characters above which the oldest lines are dropped: fifty thousand of the longest lines would take 800
-MB.
+MB. Those of a line that is not ASCII count four times, as Python may store four bytes for each.
 """
 MOST_COLOURS: Final = 64
 """Maximum number of colour changes in one line; the rest of the line has no colours."""
@@ -89,6 +89,11 @@ BufferedLine = LogLine | LogEntry
 def bounded(lines: Iterable[BufferedLine]) -> list[BufferedLine]:
     """Return the lines; too long ones become entries, so that their cut end does not stay in memory."""
     return [line if len(line.text) <= MAX_LINE else entry_of(line) for line in lines]
+
+
+def _size(line: BufferedLine) -> int:
+    """Return what a line counts of the characters that are kept."""
+    return len(line.text) if line.text.isascii() else 4 * len(line.text)
 
 
 def newest_states(lines: Iterable[BufferedLine]) -> list[BufferedLine]:
@@ -353,9 +358,9 @@ class LogStore:
         self._lines.extend(lines)
         if self._narrowing is not None:
             self._narrowing.lines.extend(lines)
-        self._characters += sum(len(line.text) for line in lines)
+        self._characters += sum(map(_size, lines))
         while len(self._lines) > self._capacity or self._characters > self._most_characters:
-            self._characters -= len(self._lines.popleft().text)
+            self._characters -= _size(self._lines.popleft())
             if self._hides:
                 self._hides.popleft()
             if self._narrowing is not None:
@@ -366,7 +371,7 @@ class LogStore:
         """Drop the newest line after a newer state of it has arrived; return True if it was displayed."""
         if not self._lines:
             return False
-        self._characters -= len(self._lines.pop().text)
+        self._characters -= _size(self._lines.pop())
         if self._narrowing is not None:
             self._narrowing.drop_newest()
         return not (self._hides and self._hides.pop())
@@ -404,7 +409,7 @@ class LogStore:
                 return False
         lines: Sequence[BufferedLine] = work.entries if log_filter.has_patterns else work.lines
         self._lines, self._hides = deque(lines[work.gone :]), deque(work.hides[work.gone :])
-        self._characters = sum(len(line.text) for line in self._lines)
+        self._characters = sum(map(_size, self._lines))
         self._filter, self._narrowing = log_filter, None
         return True
 
@@ -466,7 +471,7 @@ class LogRing:
         first = len(self._entries)
         self._entries += lines
         self._measure(first)
-        sizes = (len(line.text) for line in islice(self._entries, first, None))
+        sizes = map(_size, islice(self._entries, first, None))
         self._sums += islice(accumulate(sizes, initial=self._characters), 1, None)
         self._characters = self._sums[-1] if self._sums else self._characters
         return self._drop(self._excess())
@@ -474,7 +479,7 @@ class LogRing:
     def drop_newest(self) -> None:
         """Drop the newest line, after a newer state of it has arrived."""
         if len(self):
-            self._characters -= len(self._entries.pop().text)
+            self._characters -= _size(self._entries.pop())
             del self._ends[-1], self._sums[-1]
             del self._next_ends[len(self._entries) - self._next_start :]
 

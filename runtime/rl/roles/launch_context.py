@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from runtime.base import contract, environments
+from runtime.base import contract
 from runtime.base.errors import SetupError
 from runtime.base.launch_context import LaunchContext
 from runtime.rl import settings
@@ -111,37 +111,12 @@ def environment_plan(training: settings.Settings, env: VectorEnv) -> Plan:
         raise SetupError(f"{contract.ENV_CONFIG}: {error}") from error
 
 
-def first_step(training: settings.Settings, env: VectorEnv) -> None:
-    """Reset an environment of one copy and take a step. Raises SetupError, which says what failed.
-
-    Not done with processes of its own, such as simulators: their start belongs to the workers.
-    """
-    import numpy as np
-
-    name = training.environment
-    options = {key: value for key, value in training.environment_options.items() if key != environments.PROCESSES}
-    if environments.has_processes(name, options) and not name.startswith(environments.ENVPOOL):
-        return
-    try:
-        env.reset(0)
-        env.step(env.action_space.at_random(1, np.random.default_rng(0)))
-    # Whatever the environment's own code does is its own: a sentence names it, and no traceback of ours.
-    except Exception as error:
-        raise SetupError(f"environment {name} fails at its first step ({type(error).__name__}: {error})") from error
-
-
-def plan_of(training: settings.Settings, *, takes_step: bool = False) -> Plan:
-    """Work out networks, layouts and balance by one copy of the environment, which is closed. Raises SetupError.
-
-    Args:
-        takes_step: Reset the copy and take a step, too.
-    """
+def plan_of(training: settings.Settings) -> Plan:
+    """Work out networks, layouts and balance by one copy of the environment, which is closed. Raises SetupError."""
     from runtime.rl.envs.base import closing_env
 
     env = make_environment(training, 1, {})
     with closing_env(env, lambda: False):
-        if takes_step:
-            first_step(training, env)
         return environment_plan(training, env)
 
 

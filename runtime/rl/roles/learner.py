@@ -56,6 +56,7 @@ from runtime.rl.roles.metrics_log import MetricsLog
 from runtime.rl.roles.publishing import PolicyPublisher
 from runtime.rl.roles.remote_inference import remote_inference
 from runtime.rl.roles.run_watch import RunWatch, watch_of
+from runtime.rl.roles.tracking import tracking
 from runtime.rl.settings import Settings
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ def _run(context: Context, folder: Path, stop: Stop, console: Console, group: Ra
         watch = watch_of(context, folder, console.say)
         stack.callback(watch.close)
         stack.enter_context(watch.reporting())
+        stack.enter_context(tracking(context, folder, stop, console))
         learner = Learner(context, folder, console, watch, group)
         stack.callback(learner.close)
         learner.loop(stop)
@@ -141,8 +143,7 @@ class Learner:
         torch.set_num_threads(context.threads)
         torch.manual_seed(context.seed)
 
-        # With a step: a failure in the learner is the run's reason. In workers alone, the learner would only wait.
-        plan = self._plan = plan_of(settings, takes_step=True)
+        plan = self._plan = plan_of(settings)
         devices = _devices(settings) if group is None else [group.device]
         own_plan, own_settings = (plan, settings) if group is None else group.share(plan, settings)
         self._device = devices[0]

@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from runtime.base import environments
-from runtime.base.errors import SetupError
+import numpy as np
+
+from runtime.base import environments, trackers
+from runtime.base.errors import EnvironmentFault, SetupError
 from runtime.rl.envs.base import HoldsProcesses
 from runtime.rl.roles.launch_context import network_of
 from runtime.rl.settings import Settings
@@ -22,6 +24,7 @@ def check_settings(training: Settings) -> None:
     from runtime.rl.algos.plan import make_plan, method_of
     from runtime.rl.encoders.encoder import EncoderSetting, tuned_encoder
 
+    trackers.check_installed(training.log_to)
     try:
         method_of(training)  # also if only the environment itself knows whether the plan fits
         encoding = EncoderSetting.of(training.encoder)
@@ -46,11 +49,11 @@ def check_settings(training: Settings) -> None:
 
 
 def try_environment(training: Settings) -> None:
-    """Make one copy of the environment, reset it and take a step. SetupError says what failed.
+    """Make one copy of the environment, reset it and take a step. SetupError or EnvironmentFault says what failed.
 
     Simulators are not started, and weights of an encoder may be readable in the workers alone.
     """
-    from runtime.rl.roles.launch_context import environment_plan, first_step, make_environment
+    from runtime.rl.roles.launch_context import environment_plan, make_environment
 
     name, options = training.environment, dict(training.environment_options)
     # A process for each copy would only hide the error of the one that is made here.
@@ -60,7 +63,13 @@ def try_environment(training: Settings) -> None:
     plain = replace(training, environment_options=options, encoder=None, num_envs=1, collect="workers")
     env = make_environment(plain, 1, {})
     try:
-        first_step(plain, env)
+        env.reset(0)
+        env.step(env.action_space.at_random(1, np.random.default_rng(0)))
+    except EnvironmentFault:  # with its own exit code: a new start would not mend it
+        raise
+    # Whatever the environment's own code does is its own: a sentence names it, and no traceback of ours.
+    except Exception as error:
+        raise SetupError(f"environment {name} fails at its first step ({type(error).__name__}: {error})") from error
     finally:
         if isinstance(env, HoldsProcesses):
             env.close()

@@ -191,7 +191,7 @@ def test_of_several_records_of_a_name_the_one_that_is_named_by_its_id_is_removed
     history.put([replace(record(1), entry=again)])
     code, _, err = run(capsys, "history", "rm", "race-s1", "--yes")
     assert code == 2
-    assert "The history has 2 records of race-s1: eeeeeeee (done, 2027-01-15T08:00, demo/lab), 00000001" in err
+    assert "The history has 2 records of race-s1: eeeeeeee (done, 2027-01-15 08:00, demo/lab), 00000001" in err
     assert "Remove them by their ids." in err
     assert len(rows(capsys)) == 4
     assert run(capsys, "history", "rm", "eeeeeeee", "--yes")[0] == 0

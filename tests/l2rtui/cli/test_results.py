@@ -119,15 +119,21 @@ def test_results_of_a_run_that_is_there_stay(root, capsys):
         (("--keep", "1"), ["race-bbbbbbbb", "pole-cccccccc"]),
         (("--keep", "1", "--older", "60d"), ["race-bbbbbbbb", "race-aaaaaaaa", "pole-cccccccc"]),
         (("race", "--older", "30d"), ["race-bbbbbbbb", "pole-cccccccc"]),
+        (("--size", "1Gi"), ["race-bbbbbbbb", "race-aaaaaaaa", "pole-cccccccc"]),
+        (("--size", "45k"), ["race-bbbbbbbb", "race-aaaaaaaa"]),
+        (("--size", "1k"), []),
+        (("--size", "1k", "--keep", "1"), ["race-bbbbbbbb", "pole-cccccccc"]),
     ],
 )
-def test_prune_removes_by_age_and_by_number(root, capsys, words, left):
+def test_prune_removes_by_age_number_and_size(root, capsys, words, left):
     assert run(capsys, "prune", *words, "--yes")[0] == 0
     assert ids(capsys) == left
 
 
 def test_mistakes_name_the_next_step(root, capsys):
-    assert "needs --older SPAN, --keep N" in run(capsys, "prune", "--yes")[2]
+    assert "needs --older SPAN, --keep N or --size SIZE" in run(capsys, "prune", "--yes")[2]
+    code, _, err = run(capsys, "prune", "--size", "10 GB")
+    assert (code, "argument --size: '10 GB' is not a quantity: did you mean 10Gi?" in err) == (2, True)
     assert "results rm needs ids. See `l2rtui --backend local results ls`." in run(capsys, "rm", "--yes")[2]
     assert "Add --yes" in run(capsys, "rm", "pole")[2]
     assert main(["--backend", "demo", "results"]) == 2

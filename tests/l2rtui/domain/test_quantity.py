@@ -18,6 +18,7 @@ from l2rtui.domain.quantity import (
     parse_cores,
     parse_quantity,
     rfc3339,
+    utc,
     whole_number,
 )
 
@@ -210,3 +211,8 @@ def test_cores_of_another_unit_are_refused(text, words):
 @pytest.mark.parametrize(("text", "number"), [("500m", 0.5), (2, 2), ("1m", 0.001), (0, 0), ("128", 128)])
 def test_cores_of_a_plausible_number_are_taken(text, number):
     assert parse_cores(text) == number
+
+
+def test_a_time_for_people_has_no_t_and_no_fraction():
+    assert utc(1_795_794_589.25) == "2026-11-27 15:49:49 UTC"
+    assert utc(0) == utc(None) == utc(1e30) == ""

@@ -43,7 +43,7 @@ STUCK = replace(WAITS, reason="ImagePullBackOff", message="v12: not found")
         (RUN, (OVER, replace(OVER, uid="a")), "Completed", Level.DONE, "has finished"),
         (RUN, (UP, DOWN), "Degraded", Level.BAD, "r-w-1 failed with exit 1"),
         (RUN, (DOWN, replace(DOWN, uid="a")), "Degraded", Level.BAD, "r-w-1 failed with exit 1, and 1 more"),
-        (replace(RUN, is_terminating=True), (UP,), "Terminating", Level.WAIT, "is being destroyed, 1 pod left"),
+        (replace(RUN, is_terminating=True), (UP,), "Terminating", Level.WAIT, "stopping, 1 pod left"),
         (replace(RUN, reason="Unsupervised", message="nobody"), (UP,), "Unsupervised", Level.WARN, "nobody"),
         (replace(RUN, reason=QUEUED, message="waits for 3 slots"), (), QUEUED, Level.WAIT, "waits for 3 slots"),
         (replace(RUN, reason="Unsupervised"), (UP,), "Unsupervised", Level.WARN, "Unsupervised"),

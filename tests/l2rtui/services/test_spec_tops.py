@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from l2rtui.errors import SpecError
@@ -67,3 +69,18 @@ def test_all_mistakes_of_a_spec_are_said_together(load):
         assert any(f"a.yaml:{number}: " in line and words in line for line in lines), (words, lines)
     assert any("workers[0].slts" in line or "workers.0.slts" in line for line in lines)
     assert len(lines) == len(set(lines)) == 5
+
+
+def test_log_to_is_the_setting_of_the_learner(load):
+    request = load("log_to: wandb\nworkers: [{name: w}]\n")
+    assert json.loads(request.spec.train) == {"log_to": "wandb"}
+    assert load("train: {log_to: wandb}\nworkers: [{name: w}]\n").spec == request.spec
+    with pytest.raises(SpecError, match=r"log_to is wandb, and train\.log_to is mlflow"):
+        load("log_to: wandb\ntrain: {log_to: mlflow}\nworkers: [{name: w}]\n")
+    with pytest.raises(SpecError, match="log_to is 'comet': write one of wandb, mlflow"):
+        load("log_to: comet\nworkers: [{name: w}]\n")
+
+
+def test_a_wrong_field_of_workdir_is_answered_with_its_fields(load):
+    with pytest.raises(SpecError, match=r"no field workdir\.volum.*Did you mean volume"):
+        load("workdir: {path: ., volum: data}\n")

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
+from textual._context import active_app
 from textual.pilot import Pilot
 
 from l2rtui.backends.fake import FakeBackend
@@ -22,6 +23,7 @@ from l2rtui.domain.snapshot import ClusterSnapshot, PodView
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec, with_seeds
 from l2rtui.ui.app import L2RApp
 from l2rtui.ui.saved_files import screen_strips
+from l2rtui.ui.widgets.prompt_input import PromptInput
 
 DEADLINE_SECONDS = 60.0
 
@@ -39,6 +41,8 @@ class Desk:
         return self.app.cluster
 
     async def press(self, *keys: str) -> None:
+        """Press keys once the screen stands still, each when the one before it has done its work."""
+        await _drained()
         await self.pilot.press(*keys)
 
     async def until(self, condition: Callable[[], object], what: str = "") -> None:
@@ -49,7 +53,7 @@ class Desk:
                 missing = f"did not come true in {DEADLINE_SECONDS:g} s: {what or condition}"
                 raise AssertionError(f"{missing}\n{self.words()}\n{self.says()}")
             await self.pilot.pause()
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.02)
 
     async def pass_time(self, seconds: float, condition: Callable[[], object]) -> None:
         """Move the cluster's clock, and wait for what follows."""
@@ -58,6 +62,20 @@ class Desk:
 
     def says(self) -> list[str]:
         return [notification.message for notification in self.app._notifications]
+
+    @property
+    def field(self) -> PromptInput:
+        """The input field of a list of its own, as that of volumes or of the history."""
+        return self.app.screen.query_one(PromptInput)
+
+    @property
+    def fault(self) -> Exception | None:
+        """The exception that ends the app."""
+        return self.app._exception
+
+    @property
+    def has_left(self) -> bool:
+        return self.app._exit
 
     @property
     def top(self) -> str:
@@ -113,6 +131,23 @@ def _spec(name: str, *sets: SetSpec) -> RunSpec:
     return RunSpec(Kind.LEARNER_WORKERS, name, name, (SetSpec("learner", Role.LEARNER, ("true",)), *sets))
 
 
+async def _drained(_least: float = 0.0, most: float = 1.0) -> None:
+    """Wait until every message is handled and drawn.
+
+    Textual's own waits until the process is idle: 20 ms and more, twice for each key, and for threads, too.
+    """
+    app, end, quiet = active_app.get(), time.monotonic() + most, 0
+    while quiet < 5 and time.monotonic() < end:
+        await asyncio.sleep(0.001)
+        screens = app.screen_stack if app.is_running else []
+        widgets = [*screens, *(widget for screen in screens[-1:] for widget in screen.walk_children())]
+        is_busy = any(pump.message_queue_size or pump._next_callbacks for pump in (app, *widgets))
+        is_busy = is_busy or not all(widget.is_mounted for widget in widgets)
+        quiet = 0 if is_busy else quiet + 1
+        if quiet == 1 and screens:
+            app.screen._on_timer_update()  # the frame that is due, which may bring messages
+
+
 @asynccontextmanager
 async def _desk(
     *,
@@ -135,6 +170,7 @@ async def _desk(
         await one.until(lambda: app.cluster.health.is_connected, "the first snapshot")
         if ready:
             await one.until(lambda: len(app.cluster.panes.log_pane.ring), "the first log lines")
+        await _drained()
         yield one
 
 
@@ -142,6 +178,8 @@ async def _desk(
 def _own_state(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("TEXTUAL_ANIMATIONS", "none")
+    for module in ("app", "pilot"):
+        monkeypatch.setattr(f"textual.{module}.wait_for_idle", _drained)
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr("l2rtui.backends.fake.demo_logs.MAX_LINES", 60)  # drawing long logs is not what is tested
 

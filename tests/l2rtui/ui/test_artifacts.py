@@ -35,10 +35,10 @@ def place(tmp_path: Path) -> Path:
 async def to_place(one, place: object) -> None:
     await one.press("colon", *"artifacts", "enter")
     await one.until(lambda: one.top == "ArtifactsScreen")
-    if not one.app.screen._field.display:
+    if not one.field.display:
         await one.press("P")
-        await one.until(lambda: one.app.screen._field.display)
-    one.app.screen._field.value = str(place)
+        await one.until(lambda: one.field.display)
+    one.field.value = str(place)
     await one.press("enter")
 
 
@@ -56,8 +56,8 @@ async def test_checkpoints_are_seen_compared_and_fetched_whole(desk, place, tmp_
         await one.until(lambda: "100  →  200" in one.words() and "15  →  30" in one.words())
         assert "artifacts compare" in one.words()
         await one.press("D")
-        await one.until(lambda: one.app.screen._field.display)
-        one.app.screen._field.value = str(tmp_path / "best")
+        await one.until(lambda: one.field.display)
+        one.field.value = str(tmp_path / "best")
         await one.press("enter")
         await one.until(lambda: any("is whole" in said for said in one.says()))
         assert {each.name for each in (tmp_path / "best").iterdir()} == {
@@ -77,14 +77,14 @@ async def test_a_run_trains_on_from_a_checkpoint_under_another_name(desk, place)
         await to_place(one, place)
         await one.until(lambda: "20 updates" in one.words())
         await one.press("R")
-        await one.until(lambda: one.app.screen._field.display)
-        assert one.app.screen._field.value == f"{run}-on"
-        one.app.screen._field.value = "Not A Name"
+        await one.until(lambda: one.field.display)
+        assert one.field.value == f"{run}-on"
+        one.field.value = "Not A Name"
         await one.press("enter")
         await one.until(lambda: any("Not A Name" in said for said in one.says()))
         await one.press("R")
-        await one.until(lambda: one.app.screen._field.display)
-        one.app.screen._field.value = "went-on"
+        await one.until(lambda: one.field.display)
+        one.field.value = "went-on"
         await one.press("enter")
         await one.until(lambda: one.top == "ReviewScreen" and "Launch went-on" in one.words())
         assert "train.resume_from=" in one.words()
@@ -114,8 +114,8 @@ async def test_what_cannot_be_had_is_said(desk, place, tmp_path):
         await to_place_again(one, place)
         await one.until(lambda: "its manifest cannot be used" in one.words())
         await one.press("R")
-        await one.until(lambda: one.app.screen._field.display)
-        one.app.screen._field.value = "went-on"
+        await one.until(lambda: one.field.display)
+        one.field.value = "went-on"
         await one.press("enter")
         await one.until(lambda: any("cannot be used" in said for said in one.says()))
         assert one.top == "ArtifactsScreen"
@@ -123,8 +123,8 @@ async def test_what_cannot_be_had_is_said(desk, place, tmp_path):
 
 async def to_place_again(one, place: object) -> None:
     await one.press("P")
-    await one.until(lambda: one.app.screen._field.display)
-    one.app.screen._field.value = str(place)
+    await one.until(lambda: one.field.display)
+    one.field.value = str(place)
     await one.press("enter")
 
 
@@ -134,7 +134,7 @@ async def test_readonly_looks_and_takes_nothing(desk, place):
         await one.until(lambda: "20 updates" in one.words())
         await one.press("D")
         await one.until(lambda: any("D (download) is off" in said for said in one.says()))
-        assert not one.app.screen._field.display
+        assert not one.field.display
 
 
 async def test_a_run_that_copies_its_checkpoints_nowhere_shows_those_in_its_own_folder(desk, place):

@@ -298,7 +298,7 @@ async def test_leaving_while_something_is_destroyed_asks_first(desk):
         await one.press("escape")
         await one.pass_time(5, lambda: any("nothing left of" in sentence for sentence in one.says()))
         await one.press("q")
-        await one.until(lambda: one.app._exit)
+        await one.until(lambda: one.has_left)
         assert one.app.return_code == 0
 
 
@@ -400,7 +400,7 @@ async def test_each_question_names_context_namespace_and_user(desk):
         for keys in (["2", "down", "ctrl+d"], ["plus"], ["3", "K"]):
             await one.press(*keys)
             await one.until(lambda: one.top == "ConfirmScreen")
-            assert "where    on context lab, namespace team-a, as alice" in one.words()
+            assert "place    on context lab, namespace team-a, as alice" in one.words()
             await one.press("escape")
             await one.until(lambda: one.top == "ClusterScreen")
         assert len(asked) == 3

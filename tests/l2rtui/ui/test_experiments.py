@@ -75,7 +75,7 @@ async def test_filter_and_sort_are_those_of_every_table(desk):
         await one.press("slash", *"runs>1")
         await one.until(lambda: list(rows(one)) == ["racing-sac"], "the filter")
         await one.press("enter")
-        await one.until(lambda: not one.app.screen._field.display and "/runs>1" in one.words(), "the title")
+        await one.until(lambda: not one.field.display and "/runs>1" in one.words(), "the title")
         await one.press("escape")
         await one.until(lambda: list(rows(one)) == DEMO, "all again")
         await one.press("comma")

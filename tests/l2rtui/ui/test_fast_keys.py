@@ -29,7 +29,7 @@ async def leave(one, home: str, key: str) -> None:
         if one.top != home:
             await one.press("escape")
     await one.until(lambda: one.top == home, f"the home screen after {key}")
-    assert one.app._exception is None, key
+    assert one.fault is None, key
 
 
 @pytest.mark.slow
@@ -101,7 +101,7 @@ async def test_a_command_and_the_key_behind_it(desk):
     async with desk() as one:
         strike(one, "colon", *"help", "enter", "escape", "colon", *"nodes", "enter", "d")
         await one.until(lambda: one.top == "DetailScreen", "the description")
-        assert one.app._exception is None
+        assert one.fault is None
 
 
 async def test_a_paste_and_enter_behind_it(desk):
@@ -163,7 +163,7 @@ async def test_a_log_that_is_closed_twice_is_closed_once(desk):
         strike(one, "x", "x", "2")
         await one.until(lambda: len(one.cluster.panes.logs.controllers) == 1, "the first log alone")
         await one.pilot.pause()
-        assert one.app._exception is None
+        assert one.fault is None
 
 
 @pytest.mark.slow
@@ -205,7 +205,7 @@ async def test_a_plan_that_is_ready_when_its_form_is_closed_shows_nothing(desk, 
         may_go_on.set()
         await ended.wait()
         await one.pilot.pause()
-        assert (one.top, one.app._exception) == (home, None)
+        assert (one.top, one.fault) == (home, None)
 
 
 async def test_a_path_may_be_typed_where_an_example_is_chosen(desk):

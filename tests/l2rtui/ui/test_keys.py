@@ -408,7 +408,7 @@ async def test_keys_that_leave_the_app_end_it(desk, key):
         if key != "q":
             await one.press("m")  # from everywhere, in a dialog too
         await one.press(key)
-        await one.until(lambda: one.app._exit, "the end of the app")
+        await one.until(lambda: one.has_left, "the end of the app")
         assert one.app.return_code == 0
 
 
@@ -529,7 +529,7 @@ async def test_no_letter_acts_on_a_text_and_a_colon_leads_to_the_prompt(desk):
         await one.until(lambda: one.top == "DetailScreen")
         await one.press("q")
         await one.until(lambda: one.top == "ClusterScreen")
-        assert not one.app._exit
+        assert not one.has_left
 
 
 async def test_pasted_text_fires_no_key(desk):
@@ -539,7 +539,7 @@ async def test_pasted_text_fires_no_key(desk):
         before = await one.backend.snapshot()
         one.app.post_message(events.Paste("LKq\x04+-y"))
         await one.pilot.pause()
-        assert (one.top, one.says(), one.app._exit) == ("ClusterScreen", [], False)
+        assert (one.top, one.says(), one.has_left) == ("ClusterScreen", [], False)
         assert await one.backend.snapshot() == before
 
 

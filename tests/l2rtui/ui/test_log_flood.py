@@ -77,7 +77,7 @@ async def test_keys_are_answered_and_memory_is_bounded_while_every_pod_floods_th
         for lines in (pane._all, [*pane.ring]):
             assert len(lines) <= LINES
             assert sum(len(line.text) for line in lines) <= CHARACTERS
-        assert one.app._exception is None
+        assert one.fault is None
 
 
 def lines(texts: list[str]) -> list[LogLine]:
@@ -98,6 +98,18 @@ def test_long_lines_are_kept_for_as_many_characters_and_leave_with_their_text():
     ring.extend(lines(["short"] * 40))
     assert [entry.text for entry in ring][-41:] == [f"0049 {'x' * 95}", *["short"] * 40]
     assert ring.at(ring.rows - 1) == (len(ring) - 1, 0)
+
+
+def test_what_takes_more_memory_than_ascii_is_kept_for_fewer_characters():
+    ring, store = LogRing(capacity=100, most_characters=1_000), LogStore(capacity=100, most_characters=1_000)
+    batch = lines([f"{'x' * 24}\N{ROCKET}"] * 30)
+    ring.extend(batch)
+    store.extend(batch)
+    assert (len(ring), len(store)) == (10, 10)
+    ring.drop_newest()
+    store.drop_newest()
+    store.extend(batch[:1])
+    assert (len(ring), len(store)) == (9, 10), "the dropped line counts no more"
 
 
 def test_the_lines_that_patterns_hide_are_counted_as_they_come_and_go():

@@ -207,7 +207,7 @@ def test_the_state_of_a_run_comes_from_its_pods():
     assert run_status(run, (up, up)).word == "Running"
     assert run_status(run, (up, down)).sentence == "r-w-1 failed with exit 1"
     assert run_status(run, (over, over)).word == "Completed"
-    assert run_status(replace(run, is_terminating=True), (up,)).sentence == "is being destroyed, 1 pod left"
+    assert run_status(replace(run, is_terminating=True), (up,)).sentence == "stopping, 1 pod left"
     assert run_status(replace(run, reason="Unsupervised", message="nobody"), (up,)).sentence == "nobody"
 
 

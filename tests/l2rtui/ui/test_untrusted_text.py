@@ -99,7 +99,7 @@ async def test_a_defect_ends_the_app_with_a_report_that_holds_no_values(desk, ca
         async with desk() as one:
             apps.append(one.app)
             one.app.background.start(explode(), group="test", what="a defect")
-            await one.until(lambda: one.app._exception)
+            await one.until(lambda: one.fault)
 
     with pytest.raises(WorkerFailed, match="no 7"):
         await work()

@@ -28,8 +28,8 @@ async def test_a_volume_is_browsed_and_a_folder_of_it_downloaded(desk, tmp_path)
         await one.press("backspace")
         await one.until(lambda: "maps/" in one.words())
         await one.press("D")
-        await one.until(lambda: one.app.screen._field.display)
-        one.app.screen._field.value = str(tmp_path)
+        await one.until(lambda: one.field.display)
+        one.field.value = str(tmp_path)
         await one.press("enter")
         await one.until(lambda: any("has 2 files" in said for said in one.says()))
         assert (tmp_path / "ckpt-0000000120.json").read_text() == '{"update": 120}\n'
@@ -47,10 +47,10 @@ async def test_a_folder_of_this_machine_is_uploaded_under_its_name(desk, tmp_pat
         await to_files(one, "scratch")
         await one.until(lambda: "Nothing lies here" in one.words())
         await one.press("U")
-        await one.until(lambda: one.app.screen._field.display and "Upload which file" in one.words())
-        one.app.screen._field.value = "~nobody-of-this-name/set"
+        await one.until(lambda: one.field.display and "Upload which file" in one.words())
+        one.field.value = "~nobody-of-this-name/set"
         await one.until(lambda: "volume put '~nobody-of-this-name/set' scratch:set" in one.words())
-        one.app.screen._field.value = str(tmp_path / "set")
+        one.field.value = str(tmp_path / "set")
         await one.press("enter")
         await one.until(lambda: "set/" in one.words())
         assert any("scratch: set has 1 file" in said for said in one.says())
@@ -93,7 +93,7 @@ async def test_readonly_looks_and_carries_nothing(desk):
         await one.until(lambda: "README" in one.words())
         await one.press("D")
         await one.until(lambda: any("D (download) is off" in said for said in one.says()))
-        assert not one.app.screen._field.display
+        assert not one.field.display
 
 
 @pytest.mark.process

@@ -38,6 +38,10 @@ OLD_WORDS = {
     "the program's affair": "how it reacts is up to the program",
     "± sd": "95 % interval",
     "is reserved for": "reserved … for",
+    "is being destroyed": "stopping",
+    "acts     ": "place",
+    "where    ": "place",
+    "looking at the queue": "Loading the queue…",
 }
 """Old words, and what the app says instead."""
 UI = sorted((ROOT / "ui").rglob("*.py"))

@@ -10,13 +10,13 @@ from typing import Any, Final, TypeVar
 
 from l2rtui.domain.history.record import RunOutcome
 from l2rtui.services.history.exports.tracked_run import TrackedRun
+from runtime.base.trackers import LIVE_TAG, RUN_ID_TAG
 
 MAX_METRICS: Final = 1_000
 """Metrics of one request, as `MAX_PARAMETERS` for parameters: limits of MLflow's REST API."""
 MAX_PARAMETERS: Final = 100
 MAX_PARAMETER_CHARS: Final = 6_000
 MAX_TAG_CHARS: Final = 5_000
-_ID: Final = "l2rtui.run_id"
 _STATUS: Final = {RunOutcome.DONE: "FINISHED", RunOutcome.FAILED: "FAILED", RunOutcome.RUNNING: "RUNNING"}
 _T = TypeVar("_T")
 
@@ -36,13 +36,13 @@ class MlflowExport:
         self.place = str(mlflow.get_tracking_uri())
 
     def put(self, run: TrackedRun) -> bool:
-        """Write a run; return False if MLflow has it with its end already."""
+        """Write a run; return False if MLflow has it with its end, or gets it from the learner."""
         name = self._project or run.group
         experiment = self._client.get_experiment_by_name(name)
         folder = experiment.experiment_id if experiment else self._client.create_experiment(name)
         # A run without an end, or whose export was interrupted, is written again.
-        for earlier in self._client.search_runs([folder], f"tags.`{_ID}` = '{run.run_id}'"):
-            if earlier.info.status != "RUNNING":
+        for earlier in self._client.search_runs([folder], f"tags.`{RUN_ID_TAG}` = '{run.run_id}'"):
+            if earlier.info.status != "RUNNING" or LIVE_TAG in earlier.data.tags:
                 return False
             self._client.delete_run(earlier.info.run_id)
         tags = {name: text[:MAX_TAG_CHARS] for name, text in run.tags.items()}

@@ -7,14 +7,11 @@ Its own settings name the destination: ``WANDB_MODE=offline`` writes a folder fo
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from l2rtui.domain.history.record import RunOutcome
 from l2rtui.services.history.exports.tracked_run import TrackedRun
-
-DEFAULT_PROJECT: Final = "l2rtui"
-STEP: Final = "env_steps"
-TIME: Final = "time"
+from runtime.base.trackers import STEP, TIME, WANDB_PROJECT, WANDB_QUIET
 
 
 class WandbExport:
@@ -22,23 +19,16 @@ class WandbExport:
 
     Args:
         wandb: The imported package.
-        project: Project of all runs; empty for `DEFAULT_PROJECT`.
+        project: Project of all runs; empty for `WANDB_PROJECT`.
     """
 
     def __init__(self, wandb: Any, project: str) -> None:
         self._wandb = wandb
-        self._project = project or DEFAULT_PROJECT
+        self._project = project or WANDB_PROJECT
         self.place = f"project {self._project}"
 
     def put(self, run: TrackedRun) -> bool:
         """Write a run; if it was exported before, the service accepts only the missing steps."""
-        quiet = {
-            "silent": True,
-            "console": "off",
-            "disable_git": True,
-            "disable_code": True,
-            "x_disable_stats": True,
-        }
         copy = self._wandb.init(
             project=self._project,
             id=run.run_id,
@@ -46,7 +36,7 @@ class WandbExport:
             group=run.group,
             resume="allow",
             config={**run.parameters, "l2rtui": dict(run.tags)},
-            settings=self._wandb.Settings(**quiet),
+            settings=self._wandb.Settings(**WANDB_QUIET),
         )
         try:
             # W&B's own step must be an integer that rises with each call; charts use env steps through their

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from importlib import import_module
@@ -18,6 +17,7 @@ from l2rtui.errors import BackendError, UsageError
 from l2rtui.services.history.exports.to_mlflow import MlflowExport
 from l2rtui.services.history.exports.to_wandb import WandbExport
 from l2rtui.services.history.exports.tracked_run import TrackedRun, tracked_run
+from runtime.base.trackers import set_quiet
 
 MAX_REASON_CHARS: Final = 300
 _log = logging.getLogger(__name__)
@@ -46,8 +46,6 @@ class RunExport(Protocol):
 _EXPORTS: Final[Mapping[Tracker, Callable[[Any, str], RunExport]]] = MappingProxyType(
     {Tracker.MLFLOW: MlflowExport, Tracker.WANDB: WandbExport}
 )
-_QUIET: Final = MappingProxyType({"WANDB_SILENT": "true", "MLFLOW_DISABLE_TELEMETRY": "true"})
-"""Defaults unless the user has set them: no output in between ours, and no telemetry about copied records."""
 
 
 def export_runs(
@@ -64,8 +62,7 @@ def export_runs(
     Raises:
         UsageError: the tracker is not installed. BackendError: it failed; earlier runs are written.
     """
-    for name, value in _QUIET.items():
-        os.environ.setdefault(name, value)
+    set_quiet()
     try:
         package = import_module(tracker)
     except ImportError as error:
