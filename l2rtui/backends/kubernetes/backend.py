@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from l2rtui.backends.kubernetes.api.client import Api, connect
 from l2rtui.backends.kubernetes.context import ClusterContext
-from l2rtui.backends.kubernetes.rights import advice
+from l2rtui.backends.kubernetes.state.visibility import advice
 from l2rtui.config import Settings, user_name
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.errors import BackendError, RefusedError

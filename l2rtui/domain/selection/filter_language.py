@@ -14,7 +14,6 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Final
 
 Cells = Callable[[int], str]
@@ -85,6 +84,8 @@ def misread_columns(text: str, columns: Sequence[str]) -> str:
         matching = [column for column in columns if column.startswith(name)]
         if matching:
             return f"{name!r} may be {' or '.join(matching)}."
+        from difflib import get_close_matches  # for a mistake alone
+
         likely = get_close_matches(name, columns, n=1)
         hint = f" Did you mean {likely[0]}?" if likely else f" The columns are {', '.join(columns)}."
         return f"There is no column {name!r}.{hint}"

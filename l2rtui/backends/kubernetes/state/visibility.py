@@ -17,7 +17,6 @@ from l2rtui.backends.kubernetes.api.decode import UndecodedObject
 from l2rtui.backends.kubernetes.api.errors import ApiError, MissingRight
 from l2rtui.backends.kubernetes.api.list_pages import Scope
 from l2rtui.backends.kubernetes.api.resources import KINDS
-from l2rtui.backends.kubernetes.rights import advice
 
 _OWN_KINDS: Final = ("ReplicaSet", "StatefulSet", "Job", "ConfigMap")
 _MOST_NAMED = 3
@@ -194,6 +193,14 @@ async def _may_list_all(api: Api, kind: str) -> bool:
             raise
         return False
     return True
+
+
+def advice(right: MissingRight) -> str:
+    """Return the sentence on who can give a missing right."""
+    # Imported when a right is missing: its table takes as long as the list of a small cluster.
+    from l2rtui.backends.kubernetes import rights
+
+    return rights.advice(right)
 
 
 def missing(scope: Scope, error: ApiError) -> str:
