@@ -120,7 +120,7 @@ class Session:
         return await self._adoption.first_outcomes() if self._adoption is not None else {}
 
     def adoption_failure(self, run: str) -> str:
-        """Return why a run without a supervisor gets none; empty if it may get one."""
+        """Return the error of the adoption of a run; empty without one."""
         if self.settings.readonly and self.backend.adopt is not None:
             return "with --readonly none is started"
         return self._adoption.failures.get(run, "") if self._adoption is not None else ""

@@ -146,7 +146,7 @@ class RunWaiter:
     """Verdicts on some runs, renewed as the cluster changes.
 
     Args:
-        adoption_failure: Returns why a run without a supervisor gets none: then it can reach nothing but its end.
+        adoption_failure: Returns the error of the adoption of a run; empty without one.
 
     Attributes:
         monitor: Watch of the backend; its ``error`` is the reason why no new state is known.

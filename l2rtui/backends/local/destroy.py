@@ -73,15 +73,20 @@ async def destroy(
     counted, recorded = _inventory(folder, state, processes)
     gpus = _gpus_of(state)
     pids_on_gpus = outside.pids_on(await asyncio.to_thread(read_gpus), gpus) if gpus else set()
+    group = _group_of(folder, run.uid)
+    members = group.members() if group is not None else []
+    # Not those that started since the scan: they have tags. One that has ended since then counts as ended.
+    tags = [process_scan.tags_of(pid) for pid in members]
+    untagged = {process.proc for process in tags if process is not None and not process.folder}
     if state is not None:
         async for left in _stop_pods(root, folder, state, grace_seconds, is_of_run):
             yield DestroyProgress(left)
         status = client.read_status(folder) or state.status
         adopted = {process.proc for process in (status.adopted if status is not None else ())}
         recorded |= adopted
-        counted["process without a tag"] = len(adopted)
-    group = _group_of(folder, run.uid)
-    pids_on_gpus &= {process.pid for process in recorded}.union(group.members() if group is not None else ())
+        untagged |= adopted
+    counted["process without a tag"] = len(untagged)
+    pids_on_gpus &= {process.pid for process in recorded}.union(members)
     counted["process on a GPU"] = len(pids_on_gpus)
     leftovers = await client.finish_in_thread(_kill_remaining, is_of_run, recorded, group)
     if pids_on_gpus and not leftovers:
