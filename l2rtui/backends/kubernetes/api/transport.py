@@ -14,8 +14,10 @@ import socket
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
+
+import h11
 
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.api.kubeconfig import Access
@@ -26,11 +28,11 @@ from l2rtui.backends.kubernetes.api.tls import load_certificate, make_tls
 Headers = Sequence[tuple[str, str]]
 CUT: Final = "the connection was cut"
 _BUFFER: Final = 1 << 18
-_MOST_LINE: Final = 1 << 13
+_MOST_HEAD: Final = 1 << 16
+"""Bytes of a head, or of the line before a chunk, before they count as something else than HTTP."""
 _MOST_LINKS: Final = 4
 """Connections at the same time: a handshake costs more than the wait for one of a dozen short answers."""
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
-_BODILESS: Final = (204, 304)
 
 
 class TimeLimits(NamedTuple):
@@ -101,7 +103,7 @@ class HandshakeError(Exception):
 
 
 class LeanTransport:
-    """Pool of direct HTTP/1.1 connections over asyncio's own streams, for requests that change nothing.
+    """Pool of direct connections, h11 over asyncio's streams, for requests that change nothing.
 
     Args:
         access: Server, authority and client certificate.
@@ -130,15 +132,17 @@ class LeanTransport:
             NoAnswerError, RedirectError, TimeoutError, OSError: This server sent no response.
         """
         host = self._address.netloc.rpartition("@")[2]
-        lines = [f"{method} {self._address.path.rstrip('/')}{target} HTTP/1.1", f"Host: {host}"]
-        lines += [f"{name}: {value}" for name, value in headers]
-        lines += [f"Content-Length: {len(body)}"] if body else []
-        # A token with a line end would forge headers: Impersonate-User, for example.
-        if any(not line.isprintable() for line in lines):
-            raise NoAnswerError("a header or the path of the request has a line break")
-        sent = "\r\n".join([*lines, "", ""]).encode() + body
+        fields = [("Host", host), *headers, *([("Content-Length", str(len(body)))] if body else [])]
+        path = f"{self._address.path.rstrip('/')}{target}"
+        try:
+            # The library refuses line ends: a token with one would forge Impersonate-User, for example.
+            request = h11.Request(
+                method=method, target=path, headers=[(name.encode(), value.encode()) for name, value in fields]
+            )
+        except (h11.LocalProtocolError, UnicodeEncodeError):  # its message may quote a token
+            raise NoAnswerError("a header or the path of the request has a line break") from None
         async with asyncio.timeout(limits.total), self._turns:
-            link, answer = await self._answered(sent, login, limits)
+            link, answer = await self._answered(request, body, login, limits)
             try:
                 location = answer.header("Location")
                 # Without a target it is an error like any other.
@@ -146,7 +150,7 @@ class LeanTransport:
                     raise RedirectError(answer.status, location)
                 yield answer
             finally:
-                self._release(link, answer)
+                self._release(link)
 
     async def close(self) -> None:
         """Abort all connections; their readers get NoAnswerError."""
@@ -154,29 +158,28 @@ class LeanTransport:
             link.writer.transport.abort()
         self._idle = []
 
-    async def _answered(self, sent: bytes, login: ApiLogin, limits: TimeLimits) -> tuple[_Link, _LeanAnswer]:
+    async def _answered(
+        self, request: h11.Request, body: bytes, login: ApiLogin, limits: TimeLimits
+    ) -> tuple[_Link, _LeanAnswer]:
         """Send a request, once more if the server had closed the connection, and wait for the head."""
         is_repeated = False
         while True:
             link = self._take(login) or await self._connected(login, limits)
             self._busy.add(link)
             try:
-                link.writer.write(sent)
-                await link.writer.drain()
-                status, fields = await _head(link.reader)
-            except (ConnectionError, asyncio.IncompleteReadError) as error:
+                response = await link.exchange(request, body)
+            except (ConnectionError, h11.RemoteProtocolError) as error:
                 self._drop(link)
+                if not link.is_cut(error):
+                    raise NoAnswerError("its answer is not HTTP") from error
                 if not link.is_used:
                     raise NoAnswerError(CUT) from error
                 is_repeated = True
-            except (asyncio.LimitOverrunError, ValueError) as error:
-                self._drop(link)
-                raise NoAnswerError("its answer is not HTTP") from error
             except BaseException:
                 self._drop(link)
                 raise
             else:
-                return link, _LeanAnswer(link.reader, status, fields, login, is_repeated=is_repeated)
+                return link, _LeanAnswer(link, response, login, is_repeated=is_repeated)
 
     def _take(self, login: ApiLogin) -> _Link | None:
         """Take an idle connection with this client certificate."""
@@ -203,7 +206,7 @@ class LeanTransport:
                 connected = await start_connection(
                     addresses, happy_eyeballs_delay=0.25, socket_factory=self._sockets.make
                 )
-                options: dict[str, Any] = {"ssl": tls, "limit": _BUFFER}
+                options: dict[str, Any] = {"ssl": tls}
                 if tls is not None:
                     name = self._access.tls_server_name or host
                     options["server_hostname"] = name.encode() if name.isascii() else name  # see _addresses()
@@ -231,12 +234,13 @@ class LeanTransport:
             self._tls = key, tls
         return self._tls[1]
 
-    def _release(self, link: _Link, answer: _LeanAnswer) -> None:
+    def _release(self, link: _Link) -> None:
         """Keep a connection whose response was read to its end, and abort any other."""
-        if not answer.is_reusable:
+        if not link.is_reusable:
             self._drop(link)
             return
         self._busy.discard(link)
+        link.protocol.start_next_cycle()
         # Only then may a broken connection mean that the server had closed it while it was idle.
         link.is_used = True
         self._idle.append(link)
@@ -247,43 +251,52 @@ class LeanTransport:
 
 
 class _Link:
-    """Connection, with the certificate of the login that opened it."""
+    """Connection, with the certificate of the login that opened it, and its place in HTTP/1.1 (RFC 9112)."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, certificate: bytes) -> None:
         self.reader = reader
         self.writer = writer
         self.certificate = certificate
+        self.protocol = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MOST_HEAD)
         self.is_used = False
+
+    @property
+    def is_reusable(self) -> bool:
+        """True if another request may follow."""
+        return self.protocol.our_state is h11.DONE and self.protocol.their_state is h11.DONE
+
+    def is_cut(self, error: Exception) -> bool:
+        """Return True if an error means that the server has closed the connection."""
+        return isinstance(error, ConnectionError) or self.reader.at_eof()
+
+    async def exchange(self, request: h11.Request, body: bytes) -> h11.Response:
+        """Send a request and wait for the head of its response."""
+        events: list[h11.Event] = [request, *([h11.Data(data=body)] if body else []), h11.EndOfMessage()]
+        self.writer.write(b"".join(self.protocol.send(event) or b"" for event in events))
+        await self.writer.drain()
+        while not isinstance(event := await self.receive(), h11.Response):  # 1xx are preliminary
+            pass
+        return event
+
+    async def receive(self) -> h11.Event:
+        """Return the next event of the response."""
+        while (event := self.protocol.next_event()) is h11.NEED_DATA:
+            self.protocol.receive_data(await self.reader.read(_BUFFER))
+        return cast("h11.Event", event)
 
 
 class _LeanAnswer:
     """Response of a lean connection; see ``Answer``."""
 
-    def __init__(
-        self,
-        reader: asyncio.StreamReader,
-        status: int,
-        fields: dict[str, str],
-        login: ApiLogin,
-        *,
-        is_repeated: bool,
-    ) -> None:
-        self.status = status
+    def __init__(self, link: _Link, response: h11.Response, login: ApiLogin, *, is_repeated: bool) -> None:
+        self.status = response.status_code
         self.login = login
         self.is_repeated = is_repeated
-        self._reader = reader
-        self._fields = fields
-        self._inflate = zlib.decompressobj(31) if fields.get("content-encoding") in ("gzip", "x-gzip") else None
-        self._chunks = _Chunks() if "chunked" in fields.get("transfer-encoding", "").lower() else None
-        length = fields.get("content-length")
-        self._left = int(length) if length is not None and self._chunks is None else None
-        self._is_complete = status in _BODILESS or self._left == 0
-
-    @property
-    def is_reusable(self) -> bool:
-        """True if another request may follow on the connection."""
-        is_delimited = self._chunks is not None or self._left is not None or self.status in _BODILESS
-        return self._is_complete and is_delimited and self._fields.get("connection", "").lower() != "close"
+        self._link = link
+        self._fields = {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
+        is_packed = self.header("Content-Encoding") in ("gzip", "x-gzip")
+        self._inflate = zlib.decompressobj(31) if is_packed else None
+        self._is_complete = False
 
     def header(self, name: str) -> str:
         """Return the value of a header; empty without one."""
@@ -291,72 +304,20 @@ class _LeanAnswer:
 
     async def read_some(self) -> bytes:
         """Return the next decoded bytes of the body, empty at its end."""
-        while not self._is_complete:
-            try:
-                data = await self._reader.read(_BUFFER)
-                part = self._unframed(data)
-                if self._inflate is not None:
+        try:
+            while not self._is_complete:
+                event = await self._link.receive()
+                self._is_complete = not isinstance(event, h11.Data)
+                part = bytes(event.data) if isinstance(event, h11.Data) else b""
+                if part and self._inflate is not None:
                     part = self._inflate.decompress(part)
-            except ConnectionError as error:
-                raise NoAnswerError(CUT) from error
-            except (ValueError, zlib.error) as error:
-                raise NoAnswerError(f"its answer is broken: {error}") from error
-            if part:
-                return part
+                if part:
+                    return part
+        except (ConnectionError, h11.RemoteProtocolError) as error:
+            raise NoAnswerError(CUT if self._link.is_cut(error) else f"its answer is broken: {error}") from error
+        except zlib.error as error:
+            raise NoAnswerError(f"its answer is broken: {error}") from error
         return b""
-
-    def _unframed(self, data: bytes) -> bytes:
-        """Return the content of these bytes, which are empty where the server has closed."""
-        if self._chunks is not None:
-            content = self._chunks.feed(data)
-            self._is_complete = self._chunks.is_over
-        elif self._left is not None:
-            content = data[: self._left]
-            self._left -= len(content)
-            self._is_complete = self._left == 0
-        else:
-            content, self._is_complete = data, not data  # until the server closes
-        if not data and not self._is_complete:
-            raise NoAnswerError(CUT)
-        return content
-
-
-class _Chunks:
-    """Decoder of the chunked transfer coding (RFC 9112, section 7.1)."""
-
-    def __init__(self) -> None:
-        self.is_over = False
-        self._rest = b""
-        self._left = 0  # bytes of the current chunk, with its line end
-        self._is_trailer = False
-
-    def feed(self, data: bytes) -> bytes:
-        """Return the content of the next bytes. Raises ValueError if they are not chunked."""
-        data, at, parts = self._rest + data, 0, []
-        while not self.is_over:
-            # Many chunks come in one read: a loop over bytes costs less than a read of the stream for each.
-            if self._left > 2:
-                parts.append(part := data[at : at + self._left - 2])
-                at += len(part)
-                self._left -= len(part)
-                if self._left > 2:
-                    break
-            end = data.find(b"\r\n", at, at + _MOST_LINE)
-            if end < 0 and len(data) - at < _MOST_LINE:
-                break
-            line, at = data[at:end], end + 2
-            if end < 0 or (self._left and line):
-                raise ValueError("a chunk has no end")
-            if self._left:
-                self._left = 0
-            elif self._is_trailer:
-                self.is_over = not line
-            elif size := int(line.partition(b";")[0], 16):
-                self._left = size + 2
-            else:
-                self._is_trailer = True
-        self._rest = data[at:]
-        return b"".join(parts)
 
 
 async def _addresses(host: str, port: int) -> list[Any]:
@@ -371,22 +332,6 @@ async def _addresses(host: str, port: int) -> list[Any]:
     family = socket.AF_INET if is_four else socket.AF_INET6
     address = (host, port) if is_four else (host, port, 0, 0)
     return [(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", address)]
-
-
-async def _head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
-    """Read status and headers of a response, with names in lower case. Raises ValueError if it is not HTTP/1."""
-    while True:
-        first, *lines = (await reader.readuntil(b"\r\n\r\n"))[:-4].decode("latin-1").split("\r\n")
-        version, _, rest = first.partition(" ")
-        if not version.startswith("HTTP/1."):
-            raise ValueError(version)
-        if (status := int(rest[:3])) >= 200:  # 1xx are preliminary
-            break
-    pairs = (line.partition(":") for line in lines)
-    fields = {name.strip().lower(): value.strip() for name, _, value in pairs}
-    if version == "HTTP/1.0":
-        fields.setdefault("connection", "close")
-    return status, fields
 
 
 def closed_error(server: str) -> ApiError:

@@ -110,11 +110,22 @@ async def test_a_connection_that_the_server_closed_meanwhile_is_opened_again_onc
         (OK + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n9\r\n{}", "the connection was cut"),
         (OK + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n", "its answer is broken"),
         (OK + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{}\r\n", "its answer is broken"),
-        (OK + b"Transfer-Encoding: chunked\r\n\r\n" + b"0" * 9000, "its answer is broken"),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n" + b"0" * (1 << 17), "its answer is broken"),
         (OK + b"Content-Encoding: gzip\r\nContent-Length: 9\r\n\r\nnot gzip!", "its answer is broken"),
         (b"SSH-2.0-OpenSSH\r\n\r\n", "its answer is not HTTP"),
         (b"HTTP/1.1 soon\r\n\r\n", "its answer is not HTTP"),
         (OK + b"X: " + b"x" * (1 << 20) + b"\r\n\r\n", "its answer is not HTTP"),
+    ],
+    ids=[
+        "short",
+        "short chunk",
+        "no size",
+        "long chunk",
+        "endless size",
+        "no gzip",
+        "SSH",
+        "no status",
+        "long head",
     ],
 )
 async def test_a_broken_answer_is_a_sentence(answer, sentence):
