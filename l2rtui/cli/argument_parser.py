@@ -42,6 +42,14 @@ _OPTIONS_OF_OTHERS = {
     "--demo": "Write `l2rtui demo`, or --backend demo.",
 }
 """Next steps for options of other programs that no verb has, or that this verb lacks."""
+_OTHER_NAMES = {
+    **dict.fromkeys(("--age", "--days", "--older-than", "--before"), "--older"),
+    **dict.fromkeys(("--max-size", "--bytes"), "--size"),
+    **dict.fromkeys(("--tail", "--lines"), "--last"),
+}
+"""Options that a verb may have under another name."""
+_CHANGING = ("--yes", "-y", "--as", "--as-group", "--all-matching")
+"""Options that skip a question or change who acts: proposed only for a wrong letter."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -94,7 +102,10 @@ class Parser(argparse.ArgumentParser):
         slips = [option for option in self.options if len(name) > 3 and is_typo(name, option)]
         of_others = nearest(name, slips) if name in _OPTIONS_OF_OTHERS else ""
         of_others = of_others or _OPTIONS_OF_OTHERS.get(name, "")
-        hint = of_others or nearest(name, self.options) or self._see()
+        if (other := _OTHER_NAMES.get(name)) in self.options:
+            of_others = f"Did you mean {other}?"
+        near = [option for option in self.options if option not in _CHANGING or option in slips]
+        hint = of_others or nearest(name, near) or self._see()
         raise UsageError(f"{self._name or 'l2rtui without a verb'} has no option {name}.", hint)
 
     def _require_file_option(self, words: Sequence[str]) -> None:

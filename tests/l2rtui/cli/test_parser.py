@@ -69,6 +69,8 @@ def test_the_verb_is_found_among_the_options(words, verb, rest):
         (["pause", "r"], "Runs cannot be paused. `l2rtui scale r/SET 0` stops the workers"),
         (["runs", "--json"], "runs has no option --json. Write -o json."),
         (["slots", "--gpus", "free>1"], "slots has no option --gpus. Did you mean --gpu?"),
+        (["results", "prune", "--age=3d"], "results has no option --age. Did you mean --older?"),
+        (["results", "prune", "--yea"], "results has no option --yea. Did you mean --yes"),
         (["nodes", "--no-color"], "Set the variable NO_COLOR=1"),
         (["launch", "-f", "x", "--gpus", "2"], "Slots and GPUs are set in the spec"),
         (["demo", "--backend", "local"], "demo is a backend itself"),
