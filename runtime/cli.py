@@ -263,7 +263,8 @@ def _start(options: argparse.Namespace, stop: Stop) -> int:
 
         # Before torch is imported: within a second the reason is the run's, and no worker is waited for.
         check_installed(context.settings.log_to)
-        try_environment(context.settings)
+        if os.environ.get(contract.ENV_TRY_ENVIRONMENT) != "0":
+            try_environment(context.settings)
         from runtime.rl.roles import learner
 
         descriptors.raise_limit(has_reserve=True)

@@ -67,6 +67,10 @@ ENV_ALERTS: Final = "L2R_ALERTS"
 """JSON list of the rules by which the learner sends alerts; see ``runtime.base.alert_rules``. They name the
 variables with secret addresses, never the addresses. Not set: no alerts.
 """
+ENV_TRY_ENVIRONMENT: Final = "L2R_TRY_ENVIRONMENT"
+"""``0`` for a learner whose workers have other variables, images or volumes: only they can tell whether the
+environment works. Not set: the learner takes a step of it before it trains.
+"""
 ENV_SIMULATOR: Final = "L2R_SIM"
 """Set by a worker in every process of a simulator that it starts, with an id of that start; a leak check uses it to
 find the processes of one simulator. They also have the run's variables.

@@ -1,4 +1,4 @@
-"""Limits and alerts of a run as variables of its learner, and the deadline for its supervisor."""
+"""What the learner of a run watches, as its variables, and the deadline for the supervisor."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ and writes a checkpoint.
 
 
 def watch_variables(spec: RunSpec, part: SetSpec, pods: Sequence[PodPlan]) -> dict[str, str]:
-    """Return the limits and alerts of a learner as variables; empty for other processes, or without limits and
-    alerts.
+    """Return limits, alerts and checks of a learner as variables; empty for other processes.
 
     Args:
         pods: Pods of the whole run, for its number of GPUs.
@@ -25,8 +24,19 @@ def watch_variables(spec: RunSpec, part: SetSpec, pods: Sequence[PodPlan]) -> di
     if part.role is not Role.LEARNER:
         return {}
     limits = spec.limits.text(gpu_count(pods)) if spec.limits is not None else ""
-    values = {contract.ENV_LIMITS: limits, contract.ENV_ALERTS: rules_text(spec.alerts)}
+    is_alike = all(_surroundings(other) == _surroundings(part) for other in spec.sets if other.role is Role.WORKER)
+    values = {
+        contract.ENV_LIMITS: limits,
+        contract.ENV_ALERTS: rules_text(spec.alerts),
+        contract.ENV_TRY_ENVIRONMENT: "" if is_alike else "0",
+    }
     return {name: value for name, value in values.items() if value}
+
+
+def _surroundings(part: SetSpec) -> tuple[object, ...]:
+    """Return the settings of a set that its environment can depend on."""
+    pod = part.pod
+    return part.env, part.template, pod.image, pod.secrets, pod.mounts, pod.templates, pod.security, pod.user
 
 
 def backstop_seconds(spec: RunSpec, pods: Sequence[PodPlan]) -> float | None:

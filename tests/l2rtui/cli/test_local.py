@@ -194,7 +194,7 @@ def test_watching_metrics_prints_a_line_for_each_record(local, spec):
             "kind: job\nname: t\njob: {command: [sleep, '9'], slots: 1}\n",
             ("--on", "nowhere/0"),
             3,
-            "there is no slot",
+            "no slot nowhere/0 is known",
         ),
         ("kind: job\nname: Bad_Name\njob: {command: [sleep, '9']}\n", (), 2, "Bad_Name"),
     ],

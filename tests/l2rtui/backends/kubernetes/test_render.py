@@ -345,5 +345,14 @@ def test_limits_and_alerts_are_variables_of_the_learner_alone():
     assert not {"L2R_LIMITS", "L2R_ALERTS"} & {*named["worker"], *named["evaluator"]}
 
 
+@pytest.mark.parametrize(("variables", "value"), [((("A", "1"),), None), ((("A", "2"),), "0")])
+def test_a_learner_tries_the_environment_unless_its_workers_differ(variables, value):
+    pod, own = RACING.sets[0].pod, (("A", "1"),)
+    sets = (replace(part, pod=pod, env=variables if part.role is Role.WORKER else own) for part in RACING.sets)
+    made = controllers(objects(planned(replace(RACING, sets=tuple(sets)))))
+    (learner,) = [item for item in made if item["metadata"]["labels"][labels.ROLE] == "learner"]
+    assert env(learner["spec"]["template"]["spec"]).get("L2R_TRY_ENVIRONMENT") == value
+
+
 def controllers(made):
     return [item for item in made if item["kind"] in ("Job", "ReplicaSet")]

@@ -414,6 +414,7 @@ async def test_leaks_are_found_by_the_mark(lab):
 
 async def test_cycles_leave_nothing(lab):
     me = psutil.Process()
+    others = me.children(recursive=True)  # of other tests of this process, which start theirs ahead
     await lab.launch(lab.set("sleep", "600"))
     await lab.destroy()
     files, threads = me.num_fds(), me.num_threads()
@@ -422,5 +423,5 @@ async def test_cycles_leave_nothing(lab):
         assert_nothing_left(lab, await lab.destroy())
     assert me.num_fds() == files
     assert me.num_threads() <= threads + 8  # the event loop's pool
-    assert me.children(recursive=True) == []
+    assert set(me.children(recursive=True)) <= set(others)
     assert sorted(path.name for path in lab.state.iterdir()) == ["lock", "runs"]
