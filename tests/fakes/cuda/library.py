@@ -42,6 +42,8 @@ def load() -> ctypes.CDLL:
     assert spec is not None
     assert spec.origin is not None
     root = Path(spec.origin).parent
+    if (root / "lib" / "libtorch_cuda.so").exists():
+        raise RuntimeError("the simulated device needs torch's CPU build, and this one is for CUDA")
     for name in ("libtorch_cpu.so", "libtorch.so"):
         ctypes.CDLL(str(root / "lib" / name), mode=ctypes.RTLD_GLOBAL)
     path = built(root)

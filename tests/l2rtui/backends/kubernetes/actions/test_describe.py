@@ -34,7 +34,7 @@ async def test_a_pod_is_described_with_its_events_newest_last_and_secrets_hidden
     assert lines[0] == f"pod {view.name}"
     assert "  env AWS_SECRET_ACCESS_KEY=(hidden)" in lines
     assert "  env PLAIN=y" in lines
-    assert [line.split()[2] for line in lines[-2:]] == ["Pulled", "Started"]
+    assert [line.split()[4] for line in lines[-2:]] == ["Pulled", "Started"]
 
 
 async def test_another_pod_under_the_same_name_is_not_described(cluster):

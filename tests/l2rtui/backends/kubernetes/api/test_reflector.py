@@ -278,6 +278,8 @@ async def following_restart(server):
     await until(lambda: server.base)
     async with following(server) as (reflector, _):
         await reflector.settled.wait()
+        # The session is imported now. A connection that is made while the server stops would get no answer.
+        await until(lambda: server.watches)
         stopped.set()
         await serves
         yield reflector, int(server.base.rpartition(":")[2])
