@@ -182,7 +182,7 @@ _RESEARCHER: Final = (
         "create",
         "Pod",
         "launch scale",
-        only_for="runs that write to claims, whose new volumes are given to their user",
+        without="a new volume that root owns is not given to the user of a run's processes",
     ),
     _Line(RoleScope.RESEARCHER, "create", "Pod", "volume check"),
     _Line(RoleScope.RESEARCHER, "delete", "Pod", "volume check", without="a pod that helped stays for its time"),

@@ -73,7 +73,7 @@ def test_a_stopped_learner_is_stalled_and_learns_again(run):
     state = named(run, lambda state: state["learning"] != "live")
     assert state["learning"] == "stalled"
     assert state["learning_level"] == "bad"
-    assert state["learning_reason"].startswith("t-learner-0 runs: somebody has stopped it (SIGSTOP)")
+    assert state["learning_reason"].startswith("t-learner-0 running: somebody has stopped it (SIGSTOP)")
     assert state["state"] == "Degraded"
     send(run, "learner", signal.SIGCONT)
     named(run, lambda state: state["learning"] == "live")
