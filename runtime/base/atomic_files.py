@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from runtime.base.descriptors import with_reserve
+from runtime.base.descriptors import PATIENCE_SECONDS, with_reserve
 
 TEMPORARY_PREFIX: Final = ".tmp-"
 """Prefix of unfinished files; the only writer of a folder may delete them."""
@@ -56,7 +56,7 @@ def write_atomic(
         # O_EXCL with a random name: in a folder that others may write to, a link under that name is refused.
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if is_shared else os.O_TRUNC)
         permissions = 0o666 if mode is None else 0o600
-        with os.fdopen(with_reserve(lambda: os.open(temporary, flags, permissions)), "wb") as file:
+        with os.fdopen(_opened(temporary, flags, permissions), "wb") as file:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
             file.write(data)
@@ -92,9 +92,14 @@ def copy_atomic(source: Path, target: Path, progress: ByteProgress = lambda _: N
             temporary.chmod(stat.S_IMODE(source.stat().st_mode))
 
 
+def _opened(path: Path, flags: int, permissions: int = 0o777) -> int:
+    """Open a file for what must not be lost: it waits until connections have left it a descriptor."""
+    return with_reserve(lambda: os.open(path, flags, permissions), patience_seconds=PATIENCE_SECONDS)
+
+
 def sync_folder(folder: Path) -> None:
     """Flush the names in a folder: only then does a rename survive a power failure (fsync(2))."""
-    descriptor = with_reserve(lambda: os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
+    descriptor = _opened(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     finally:

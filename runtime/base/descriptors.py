@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import resource
+import time
 from _thread import allocate_lock  # small supervisors have this module, and do without `threading`
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -20,6 +21,9 @@ RESERVE: Final = 64
 """Descriptors above the soft limit; at most an eighth of a low limit."""
 SCARCE_SHARE: Final = 0.8
 QUIET_SECONDS: Final = 60.0
+PATIENCE_SECONDS: Final = 5.0
+"""Patience of what must not be lost: connections that do not join are closed sooner while descriptors are scarce."""
+_POLL_SECONDS: Final = 0.02
 WARNING_SECONDS: Final = 10.0
 """How long records show a scarcity that is over: a moment must not fall between two of them."""
 T = TypeVar("T")
@@ -42,19 +46,41 @@ def raise_limit(*, has_reserve: bool = False) -> None:
         _ceiling = most if reserve else 0
 
 
-def with_reserve(call: Callable[[], T]) -> T:
-    """Return the result of `call`, which opens a file; it may use the reserve if no other descriptor is free."""
-    try:
-        return call()
-    except OSError as error:
-        if error.errno != errno.EMFILE or not _ceiling:
-            raise
-    # Connections that wait to be accepted take some of the reserve meanwhile, so `call` should be short.
-    with _LOCK:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (_ceiling, hard))
+def with_reserve(call: Callable[[], T], *, patience_seconds: float = 0.0) -> T:
+    """Return the result of `call`, which opens a file; it may use the reserve if no other descriptor is free.
+
+    Args:
+        patience_seconds: Time to wait until a descriptor is free if the reserve is used up, too.
+    """
+    until = time.monotonic() + patience_seconds
+    while True:
         try:
             return call()
+        except OSError as error:
+            if error.errno != errno.EMFILE or not _ceiling:
+                raise
+        try:
+            return _with_more(call)
+        except OSError as error:
+            if error.errno != errno.EMFILE or time.monotonic() > until:
+                raise
+        time.sleep(_POLL_SECONDS)
+
+
+def _with_more(call: Callable[[], T]) -> T:
+    """Raise the limit until `call` finds a descriptor, and lower it again."""
+    with _LOCK:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        try:
+            # By one at a time: connections that wait to be accepted take what they find, and would take all.
+            for limit in range(soft + 1, _ceiling + 1):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+                try:
+                    return call()
+                except OSError as error:
+                    if error.errno != errno.EMFILE:
+                        raise
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from runtime.base.atomic_files import TEMPORARY_PREFIX, write_atomic
 from runtime.base.checkpoint_manifest import checkpoint_name, decode_manifest, encode_manifest
-from runtime.base.descriptors import with_reserve
+from runtime.base.descriptors import PATIENCE_SECONDS, with_reserve
 
 _DAMAGE: Final = (errno.ENOENT, errno.EIO)
 """Error numbers for a file that does not exist, and for a disk that lost its data."""
@@ -89,7 +89,10 @@ class Checkpoints:
 
     def names(self) -> list[str]:
         """Names of the checkpoints, oldest first."""
-        return with_reserve(lambda: sorted(path.stem for path in self._folder.glob("ckpt-*.json")))
+        return with_reserve(
+            lambda: sorted(path.stem for path in self._folder.glob("ckpt-*.json")),
+            patience_seconds=PATIENCE_SECONDS,
+        )
 
     def read(self, name: str) -> Checkpoint:
         """Return a checkpoint. Raises OSError, ValueError or SafetensorError if it is damaged."""
