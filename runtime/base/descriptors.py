@@ -22,7 +22,7 @@ RESERVE: Final = 64
 SCARCE_SHARE: Final = 0.8
 QUIET_SECONDS: Final = 60.0
 PATIENCE_SECONDS: Final = 5.0
-"""Patience of what must not be lost: connections that do not join are closed sooner while descriptors are scarce."""
+"""Patience of what must not be lost: soon, connections that do not join are closed."""
 _POLL_SECONDS: Final = 0.02
 WARNING_SECONDS: Final = 10.0
 """How long records show a scarcity that is over: a moment must not fall between two of them."""

@@ -1,4 +1,4 @@
-"""What the learner of a run watches, as its variables, and the deadline for the supervisor."""
+"""Limits, alerts and checks of a run as variables of its learner, and the deadline for its supervisor."""
 
 from __future__ import annotations
 
