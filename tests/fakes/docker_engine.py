@@ -245,10 +245,11 @@ class FakeDockerEngine:
         sent = len(lines)
         while query.get("follow") == "1":
             self._wait(lambda count=sent: len(lines) > count or body["State"]["Status"] != "running")
+            has_ended = body["State"]["Status"] != "running"  # before the lines: those of its end are sent too
             for moment, stream, content in lines[sent:]:
                 sent += 1
                 yield frame(stream, _timed(moment, query) + content)
-            if body["State"]["Status"] != "running" or self.cut.is_set():
+            if has_ended or self.cut.is_set():
                 return
 
     def event_blocks(self, query: dict[str, str]) -> Iterator[bytes]:
