@@ -63,7 +63,8 @@ def test_edited_code_trains_again_within_seconds_and_without_pip(cli, image, vol
     with spec.open("a") as file:
         file.write(f"pod: {{node_selector: {{kubernetes.io/hostname: {NODE}}}}}\n")
     first, logs = launched(cli, spec, image)
-    assert all("Successfully installed gustlib-1.0" in log for log in logs.values())
+    # A pod that starts later finds the packages of the first in the volume.
+    assert any("Successfully installed gustlib-1.0" in log for log in logs.values())
     assert trains(cli) == 0.0
     cli.run("destroy", "cart", "--yes")
 
