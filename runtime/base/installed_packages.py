@@ -121,7 +121,9 @@ def _files_named(words: Iterable[str], tree: Path) -> dict[str, str]:
     queue = [(word, tree) for word in words]
     while queue:
         word, base = queue.pop()
-        for file in {file for name in _names_in(word) for folder in (tree, base) for file in _below(folder / name)}:
+        paths = (folder / name for name in _names_in(word) for folder in (tree, base))
+        # One after the other: a folder that a word names may be large, and the limit ends its walk.
+        for file in itertools.chain.from_iterable(map(_below, paths)):
             name = os.path.relpath(file, tree)
             if name in hashes:
                 continue
