@@ -85,7 +85,7 @@ class Desk:
         """Everything that the terminal shows now."""
         width, height = self.app.size
         strips = screen_strips(self.app)
-        if len(strips) > height:  # resized, and not yet laid out anew
+        if len(strips) != height or strips[0].cell_length < width:  # resized, and not yet laid out anew
             return ""
         return "\n".join(strip.text[:width] for strip in strips)
 
