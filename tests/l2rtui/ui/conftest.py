@@ -46,7 +46,7 @@ class Desk:
         await self.pilot.press(*keys)
 
     async def until(self, condition: Callable[[], object], what: str = "") -> None:
-        """Let the app work until a condition holds."""
+        """Let the app work until a condition holds, and what it brought is laid out and drawn."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not condition():
             if time.monotonic() > deadline:
@@ -54,6 +54,7 @@ class Desk:
                 raise AssertionError(f"{missing}\n{self.words()}\n{self.says()}")
             await self.pilot.pause()
             await asyncio.sleep(0.02)
+        await _drained()
 
     async def pass_time(self, seconds: float, condition: Callable[[], object]) -> None:
         """Move the cluster's clock, and wait for what follows."""
@@ -83,11 +84,9 @@ class Desk:
 
     def words(self) -> str:
         """Everything that the terminal shows now."""
-        width, height = self.app.size
-        strips = screen_strips(self.app)
-        if len(strips) != height or strips[0].cell_length < width:  # resized, and not yet laid out anew
+        if self.app.screen._compositor.size != self.app.size:  # new or resized, and not yet laid out
             return ""
-        return "\n".join(strip.text[:width] for strip in strips)
+        return "\n".join(strip.text for strip in screen_strips(self.app))
 
 
 class SmallLab(FakeBackend):
