@@ -84,9 +84,8 @@ async def _prepare(session: Session) -> launcher.CheckedPlan:
         return prepared
     from l2rtui.services import images
 
-    parts = ((run.spec, part) for run in prepared.plan.runs for part in run.spec.sets)
-    names = filter(None, (part.pod.image or spec.image for spec, part in parts))
-    return replace(prepared, findings=(*prepared.findings, *await images.absent(names)))
+    absent = await images.absent(images.names_in(prepared.plan))
+    return replace(prepared, findings=(*prepared.findings, *absent))
 
 
 async def _free_name(

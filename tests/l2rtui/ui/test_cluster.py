@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,6 +118,25 @@ async def test_a_refused_plan_cannot_be_launched(desk, tmp_path):
         await one.pilot.pause()
         assert one.top == "ReviewScreen"
         assert (await one.backend.snapshot()).run_named("drive") is None
+
+
+async def test_the_review_on_a_cluster_warns_of_an_image_that_its_registry_does_not_have(desk, tmp_path):
+    async def refuse(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    registry = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    image = f"127.0.0.1:{registry.sockets[0].getsockname()[1]}/lab/wrong:1"
+    spec = tmp_path / "drive.yaml"
+    spec.write_text(f"image: {image}\n{SPEC}", "utf-8")
+    async with registry, desk() as one:
+        one.backend.name = "kubernetes"
+        await one.press("L")
+        await one.until(lambda: one.top == "LaunchScreen")
+        one.app.screen.query_one("#spec").value = str(spec)
+        await one.press("enter")
+        await one.until(lambda: one.top == "ReviewScreen" and f"has no image {image}" in one.words())
 
 
 async def test_mistakes_in_the_form_are_sentences_and_leave_the_form_open(desk, tmp_path):
