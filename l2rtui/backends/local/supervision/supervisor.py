@@ -99,6 +99,7 @@ class Supervisor:
         self._group: RunGroup | None = None
         self._watchers = Watchers(folder, record.spec.name, record.uid, environ)
         self._adoption_at = 0.0
+        self._lock: int | None = None
 
     def open(self) -> None:
         """Install signal handlers and take over the processes of an earlier supervisor."""
@@ -116,6 +117,14 @@ class Supervisor:
         self._watchers.start()
         self._take_over()
         self._save()
+
+    def name_in(self, lock: int) -> None:
+        """Write our name into the lock file that we hold, for those who wake us; repaired if it is damaged."""
+        self._lock = lock
+        name = msgspec.json.encode(self.me).ljust(_LOCK_FILE_BYTES)
+        if os.pread(lock, _LOCK_FILE_BYTES + 1, 0) != name:
+            with contextlib.suppress(OSError):  # a full disk: the status names us, too
+                os.ftruncate(lock, os.pwrite(lock, name, 0))
 
     def close(self) -> None:
         """End the watchers; leave the run's control group, which is removed unless it has other processes."""
@@ -402,6 +411,8 @@ class Supervisor:
             self._round_at = time.monotonic() + _ROUND_SECONDS
             self._must_read = self._must_poll = True
             self._context.oom_kills.look()
+            if self._lock is not None:
+                self.name_in(self._lock)
 
     def _note_change(self) -> None:
         self._is_changed = True
@@ -478,7 +489,7 @@ def main(argv: list[str]) -> int:
         supervisor = Supervisor(folder, record, clean_environ())
         supervisor.open()
         # Only after open(): a process that reads the name may signal us, and SIGUSR1 kills by default.
-        os.pwrite(lock, msgspec.json.encode(supervisor.me).ljust(_LOCK_FILE_BYTES), 0)
+        supervisor.name_in(lock)
         os.write(ready_writer, b".")
         os.close(ready_writer)
         try:

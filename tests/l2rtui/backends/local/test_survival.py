@@ -461,6 +461,22 @@ async def test_followers_hear_of_kills_and_end_with_the_run(lab):
     ]
 
 
+@pytest.mark.parametrize("damage", [b"\xa5" * 128, b"", b"[" * 5000], ids=["garbled", "emptied", "nested"])
+async def test_a_damaged_lock_hides_no_living_supervisor_and_is_healed(lab, damage):
+    await lab.launch(lab.set("sleep", "600"))
+    before, supervisor = await lab.pod(lambda pod: pod.ready), lab.supervisor()
+    lab.folder().supervisor_lock.write_bytes(damage)
+    began = time.monotonic()
+    await lab.backend.kill([before])
+    await lab.pod(lambda pod: pod.ready and pod.uid != before.uid)
+    assert time.monotonic() < began + 15.0, "waits 30 s for an answer of another supervisor"
+    assert lab.supervisor().pid == supervisor.pid
+    deadline = time.monotonic() + 30.0
+    while state_files.read_valid(lab.folder().supervisor_lock, ProcessIdentity) is None:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+
+
 async def test_a_rotten_record_of_a_living_supervisor_can_be_destroyed(lab):
     await lab.launch(lab.set("sleep", "600"))
     lab.folder().record.write_bytes(b"[]")
