@@ -124,7 +124,9 @@ def _tested(path: str, source: str, tests: list[str]) -> None:
         os.dup2(nothing.fileno(), 2)
     sys.meta_path.insert(0, _Mutated(path, source))
     pytest = importlib.import_module("pytest")
-    os._exit(pytest.main(["-xq", "--assert=plain", "-p", "no:randomly", "-p", "no:cacheprovider", "-m", QUICK, *tests]))
+    os._exit(
+        pytest.main(["-xq", "--assert=plain", "-p", "no:randomly", "-p", "no:cacheprovider", "-m", QUICK, *tests])
+    )
 
 
 def is_noticed(path: str, source: str, tests: list[str], seconds: float) -> bool:
