@@ -31,7 +31,7 @@ STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.spawn", "os.fork",
 OTHER_MACHINES = {"cluster", "browser"}
 SHARES = 5
 LONGEST_NAME = 80
-"""Characters of a parameter in the name of its test, which goes to each worker and into each child's environment."""
+"""Characters of a parameter in the name of its test, which goes to each worker and each child's environment."""
 BEGAN = time.monotonic()
 REPORT = "L2R_TIER_REPORT"
 """Variable with a file to which a JSON line is written for each test: what it did, and what that took.
