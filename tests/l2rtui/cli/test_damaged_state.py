@@ -109,5 +109,9 @@ def test_no_damaged_file_ends_a_verb_with_a_traceback_or_keeps_a_run_alive(local
         if not name.is_relative_to("local/runs"):  # of the user: the damaged bytes are there, here or set aside
             kept = [file.read_bytes() for file in path.parent.glob(f"{path.name}*")]
             assert any(content.startswith(damaged) for content in kept), name
+            asides = [
+                file for file in path.parent.glob(f"{path.name}.*-*") if file.suffix[1:8] in ("damaged", "corrupt")
+            ]
+            assert all(str(file) in local.run("check").stdout for file in asides), name
             path.write_bytes(data)
             assert records(local) == before, name
