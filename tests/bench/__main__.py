@@ -57,6 +57,7 @@ BENCHES = {
     "learning": Bench("", 240, "--only cartpole-ppo --seeds 0 --steps 4096 --records {folder}/records"),
     "learning_speed": Bench("", 10, "--rounds 1 --seconds 4"),
     "monkey": Bench("", 30, "--keys 60 --backend demo"),
+    "mutants": Bench("", 30, "--only session --count 1"),
     "racing": Bench("", 10, "--seeds 1 --cpu-seconds 3"),
     "racing_device": Bench("", 60, "--seeds 0 --env-steps 2048 --sizes 8 --out {folder}/device"),
     "startup": Bench("", 3, "--idle-seconds 1 --rounds 1"),
