@@ -125,6 +125,7 @@ def _run(context: Context, folder: Path, stop: Stop, console: Console, group: Ra
         stack.enter_context(tracking(context, folder, stop, console))
         learner = Learner(context, folder, console, watch, group)
         stack.callback(learner.close)
+        stop.keep()
         learner.loop(stop)
 
 
