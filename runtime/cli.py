@@ -276,13 +276,14 @@ def _run_role(options: argparse.Namespace, stop: Stop) -> int:
 
         # Before torch is imported: within a second the reason is the run's, and no worker is waited for.
         check_installed(context.settings.log_to)
+        tried = None
         if os.environ.get(contract.ENV_TRY_ENVIRONMENT) != "0":
-            try_environment(context.settings)
+            tried = try_environment(context.settings)
             stop.keep()
         from runtime.rl.roles import learner
 
         descriptors.raise_limit(has_reserve=True)
-        return learner.run(context, folder, stop, console)
+        return learner.run(context, folder, stop, console, tried)
     if options.role == "worker":
         from runtime.rl.roles import worker
 

@@ -38,6 +38,7 @@ BENCHES = {
     "curves": Bench("", 60, "--seeds 0 --minutes 0.1 --laps 1 --out {folder}/curves"),
     "damage": Bench("", 5, "--kills 3 --damages 5"),
     "env_checks": Bench("", 2, "--seconds 0.5"),
+    "env_copies": Bench("", 20, "--runs 2"),
     "exchange abuse": Bench("", 10, "--seconds 2"),
     "exchange faults": Bench("", 60, "--count 100 --workers 2"),
     "exchange inference": Bench("", 2, "--rounds 1 --seconds 0.2 --workers 1"),
