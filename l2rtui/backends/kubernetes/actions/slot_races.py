@@ -1,9 +1,10 @@
 """Second look: pods of all namespaces are listed once more after a launch has made its own.
 
-Leases protect among those who claim in the same namespace. Where no namespace is shared, two launches in two
-namespaces can both find a slot free. Each therefore looks again when its pods are there: the pods that were created
-first keep the slot, and the other launch takes itself back. The labels of a pod are its node and GPU, and an
-annotation has the slots of all pods of its controller.
+Leases protect among those who claim in the same namespace. Two launches whose claims are in two namespaces can both
+find a slot free: no namespace is shared, or one of the two has no right to it. Each launch therefore looks again
+when its pods are there, whatever it has claimed: the pods that were created first keep the slot, and the other
+launch takes itself back. The labels of a pod are its node and GPU, and an annotation has the slots of all pods of
+its controller.
 
 Creation times of Kubernetes are whole seconds. So a launch looks only when the second of its own pods is over by
 the server's clock: of two in the same second both then see each other, and the first by name keeps the slot.
@@ -37,15 +38,24 @@ _PREPARE: Final = f"`l2rtui cluster prepare` makes the namespace {labels.CLAIMS_
 _LEASES: Final = role_hint([Right("create", "Lease")])
 
 
-class Party(NamedTuple):
-    """One side of a race: the runs of an experiment in a namespace, which one launch makes together."""
+class Arrival(NamedTuple):
+    """First pod of one side of a race on a slot. Of two, the smaller keeps the slot.
 
+    The runs of an experiment in a namespace are one side: one launch makes them together. Two launches can add runs
+    to the same experiment, so the run's identity decides last.
+
+    Attributes:
+        created: In seconds since the epoch.
+    """
+
+    created: float
     namespace: str
     experiment: str
+    run_id: str
 
 
-Created = dict[SlotId, float]
-"""Time at which the first pod of a party on each slot was created, in seconds since the epoch."""
+Arrivals = dict[SlotId, Arrival]
+_NEVER: Final = Arrival(math.inf, "", "", "")
 
 
 def is_exact(pod: PodPlan) -> bool:
@@ -60,7 +70,10 @@ async def protection(context: ClusterContext) -> Finding:
     is_permitted = await SlotLeases(context.api, namespace).is_permitted()
     if shared and is_permitted:
         sentence = f"slots are claimed through Leases in {shared}, which all namespaces share"
-        return Finding(Severity.OK, "claims", sentence)
+        rest = "a second look at all pods covers users who have no right to them"
+        if not can_look:
+            rest = "a user who has no right to them may get the same slots at the same moment"
+        return Finding(Severity.OK, "claims", f"{sentence}; {rest}")
     claimed = f"slots are claimed through Leases in {namespace}, which protect within this namespace"
     if not is_permitted:
         claimed = f"you may not use Leases in {namespace}: slots are not claimed"
@@ -81,7 +94,7 @@ async def refuse_lost_slots(
 ) -> None:
     """Look at all pods again, and refuse where another run's were first on a slot of these replicas.
 
-    Does nothing where the user sees no other namespace, or where the claims of all namespaces meet anyway.
+    Does nothing where the user sees no other namespace.
 
     Args:
         runs: Runs with the replicas that were just created.
@@ -93,19 +106,17 @@ async def refuse_lost_slots(
     """
     pods = [pod for run in runs for pod in run.pods if is_exact(pod)]
     planned = {slot: pod for pod in pods for slot in pod.seat.slots if slot not in shared}
-    if not planned or await context.shared_namespace() or not await context.api.can("list", "Pod", None):
+    if not planned or not await context.api.can("list", "Pod", None):
         return
     own, others = await _settled(context, planned, {run.uid for run in runs})
-    party = min(Party(context.namespace, labels.label_value(run.spec.experiment)) for run in runs)
     lost: dict[SlotId, str] = {}
-    for other, created in others.items():
-        common = [slot for slot in created if slot in planned]
+    for arrivals in others.values():
         # By the first slot that both have and not slot by slot: of two that have several each would win one.
-        first = min(created[slot] for slot in common), other
-        if first < (min(own.get(slot, math.inf) for slot in common), party):
-            for slot in common:
+        first = min(arrivals.values())
+        if first < min(own.get(slot, _NEVER) for slot in arrivals):
+            for slot in arrivals:
                 sentence = (
-                    f"Slot {slot} was taken by {other.experiment} in the namespace {other.namespace} at the same"
+                    f"Slot {slot} was taken by {first.experiment} in the namespace {first.namespace} at the same"
                 )
                 lost[slot] = f"{sentence} time, so {planned[slot].name} cannot sit there."
     if lost:
@@ -114,7 +125,7 @@ async def refuse_lost_slots(
 
 async def _settled(
     context: ClusterContext, planned: Mapping[SlotId, PodPlan], run_ids: Collection[str]
-) -> tuple[Created, dict[Party, Created]]:
+) -> tuple[Arrivals, dict[tuple[str, str], Arrivals]]:
     """Return when we and all others were on each slot, as soon as all pods as old as ours can be seen."""
     api, clock = context.api, asyncio.get_running_loop().time
     nodes = {labels.label_value(slot.node) for slot in planned}
@@ -128,21 +139,25 @@ async def _settled(
     while True:
         # Taken before the list: the list must be younger than the moment up to which it is complete.
         began = api.now()
-        own: Created = {}
-        others: dict[Party, Created] = {}
+        own: Arrivals = {}
+        others: dict[tuple[str, str], Arrivals] = {}
         for pod in await api.list("Pod", None, labels=selector):
             meta = pod["metadata"]
             own_labels = meta.get("labels") or {}
-            is_own = own_labels.get(labels.RUN_ID) in run_ids
-            party = Party(str(meta.get("namespace", "")), str(own_labels.get(labels.EXPERIMENT, "")))
-            created = datetime.fromisoformat(str(meta["creationTimestamp"])).timestamp()
+            arrival = Arrival(
+                datetime.fromisoformat(str(meta["creationTimestamp"])).timestamp(),
+                str(meta.get("namespace", "")),
+                *(str(own_labels.get(key, "")) for key in (labels.EXPERIMENT, labels.RUN_ID)),
+            )
             for slot in _slots_of(pod, by_device):
-                side = own if is_own else others.setdefault(party, {})
-                side[slot] = min(created, side.get(slot, math.inf))
+                is_own = arrival.run_id in run_ids
+                side = own if is_own else others.setdefault((arrival.namespace, arrival.experiment), {})
+                side[slot] = min(arrival, side.get(slot, _NEVER))
+        due = max((arrival.created for arrival in own.values()), default=0.0) + SETTLE_SECONDS
         is_there = own.keys() == planned.keys() or clock() > until
-        if is_there and began >= max(own.values(), default=0.0) + SETTLE_SECONDS:
+        if is_there and began >= due:
             return own, others
-        await asyncio.sleep(_POLL_SECONDS)
+        await asyncio.sleep(max(_POLL_SECONDS, due - api.now()) if is_there else _POLL_SECONDS)
 
 
 def _slots_of(pod: Mapping[str, Any], by_device: Mapping[tuple[str, int], Sequence[SlotId]]) -> Iterator[SlotId]:

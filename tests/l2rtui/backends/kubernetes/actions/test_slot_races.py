@@ -16,6 +16,7 @@ from l2rtui.backends.kubernetes.actions import preflight, scale, slot_races
 from l2rtui.backends.kubernetes.actions.run_object import decode_spec, read_run
 from l2rtui.backends.kubernetes.actions.slot_leases import seats_of
 from l2rtui.backends.kubernetes.context import ClusterContext
+from l2rtui.config import Settings
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.placement import Seat
 from l2rtui.domain.plan import ScalePlan, plan_pod
@@ -31,20 +32,23 @@ PACE = 50.0
 def short_waits(monkeypatch):
     monkeypatch.setattr(destroying, "_SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(destroying, "_ROUND_SECONDS", (0.005,))
-    monkeypatch.setattr(slot_races, "_POLL_SECONDS", 0.005)
 
 
 @pytest.fixture
-def quick_clock(server):
-    start = time.time()
+def quick_clock(server, monkeypatch):
+    start, sleep = time.time(), asyncio.sleep
     server.clock = lambda: start + (time.time() - start) * PACE
+    monkeypatch.setattr(asyncio, "sleep", lambda seconds: sleep(seconds / PACE))
 
 
-@pytest.fixture
-async def people(server):
-    """Two people, each with a namespace."""
+@pytest.fixture(params=["apart"])
+async def people(server, request):
+    """Two people, each with a namespace; with `shared` both claim in the shared one, with `mixed` one of them."""
+    if request.param != "apart":
+        server.put({"kind": "Namespace", "metadata": {"name": labels.CLAIMS_NAMESPACE}})
     apis = [server.api(namespace) for namespace in ("anna", "ben")]
-    yield [Cluster(ClusterContext(api)) for api in apis]
+    elsewhere = Settings(claims_namespace="ben" if request.param == "mixed" else "")
+    yield [Cluster(ClusterContext(api, settings)) for api, settings in zip(apis, (None, elsewhere), strict=True)]
     for api in apis:
         await api.close()
 
@@ -73,7 +77,7 @@ async def attempt(cluster, plan, pause=0.0):
     return True
 
 
-async def race(server, people, rounds, pause=0.02):
+async def race(server, people, rounds, pause=1.0):
     """Let both launch on the same slots, often; the number of slots that two had."""
     doubles = won = 0
     for number in range(rounds):
@@ -92,48 +96,64 @@ async def race(server, people, rounds, pause=0.02):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("has_shared", [False, True])
-async def test_of_two_people_in_two_namespaces_one_gets_the_slots(server, people, quick_clock, has_shared):
-    if has_shared:
-        server.put({"kind": "Namespace", "metadata": {"name": labels.CLAIMS_NAMESPACE}})
+@pytest.mark.parametrize("people", ["apart", "shared", "mixed"], indirect=True)
+async def test_of_two_people_in_two_namespaces_one_gets_the_slots(server, people, quick_clock):
     assert await race(server, people, 8) == (0, 8)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("has_shared", [False, True])
-async def test_two_hundred_rounds_give_no_slot_to_two(server, people, quick_clock, has_shared):
-    if has_shared:
-        server.put({"kind": "Namespace", "metadata": {"name": labels.CLAIMS_NAMESPACE}})
+@pytest.mark.parametrize("people", ["apart", "shared", "mixed"], indirect=True)
+async def test_two_hundred_rounds_give_no_slot_to_two(server, people, quick_clock):
     assert await race(server, people, 200) == (0, 200)
+
+
+def put_pod(server, namespace, name, run_id, created):
+    """Make a pod of another run on n1/0.0; its experiment has the run's name."""
+    own_labels = {
+        labels.APP_MANAGED_BY: labels.MANAGED_BY,
+        labels.RUN: name,
+        labels.RUN_ID: run_id,
+        labels.EXPERIMENT: name,
+        labels.HOST: "n1",
+        labels.GPU: "0",
+    }
+    meta = {"name": f"{name}-w-{run_id}", "labels": own_labels, "annotations": {labels.SEATS: "[[0,[0]]]"}}
+    pod = server.put({"kind": "Pod", "metadata": meta, "spec": {"nodeName": "n1"}, "status": {}}, namespace)
+    pod["metadata"]["creationTimestamp"] = created
 
 
 async def test_the_first_created_keeps_the_slot_and_the_later_is_named_it(server, people):
     _, ben = people
     plan = await ben.plan("late", replicas=1, pins="n1/0.0")
-    server.hooks.append(lambda method, kind, _: forestall(server) if (method, kind) == ("POST", "Secret") else None)
+    server.hooks.append(lambda method, kind, _: forestall() if (method, kind) == ("POST", "Secret") else None)
 
-    def forestall(server):
+    def forestall():
         server.hooks.clear()
-        meta = {
-            "name": "early-w-1",
-            "labels": {
-                labels.APP_MANAGED_BY: labels.MANAGED_BY,
-                labels.RUN: "early",
-                labels.RUN_ID: "ffff",
-                labels.EXPERIMENT: "early",
-                labels.HOST: "n1",
-                labels.GPU: "0",
-            },
-            "annotations": {labels.SEATS: "[[0,[0]]]"},
-        }
-        server.put({"kind": "Pod", "metadata": meta, "spec": {"nodeName": "n1"}, "status": {}}, "anna")["metadata"][
-            "creationTimestamp"
-        ] = "2025-12-31T23:59:59Z"
+        put_pod(server, "anna", "early", "ffff", "2025-12-31T23:59:59Z")
 
     with pytest.raises(SlotTakenError, match=r"Slot n1/0\.0 was taken by early in the namespace anna at the same"):
         async for _ in launching.launch(ben.context, plan):
             pass
+
+
+@pytest.mark.parametrize(("run_id", "stays"), [("0", False), ("z", True)])
+async def test_of_two_runs_added_to_an_experiment_in_the_same_second_one_stays(
+    server, people, quick_clock, run_id, stays
+):
+    # Of one namespace, too, one user may have the right to the shared claims and another not.
+    _, ben = people
+    plan = await ben.plan("e", replicas=1, pins="n1/0.0")
+    server.hooks.append(lambda method, kind, _: tie() if (method, kind) == ("POST", "ReplicaSet") else None)
+
+    def tie():
+        server.hooks.clear()
+        (created,) = {
+            pod["metadata"]["creationTimestamp"] for (kind, _, _), pod in server.objects.items() if kind == "Pod"
+        }
+        put_pod(server, "ben", "e", run_id, created)
+
+    assert await attempt(ben, plan) is stays
 
 
 async def test_replicas_that_were_added_go_back_and_the_others_stay(server, people, quick_clock):
