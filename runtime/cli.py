@@ -142,9 +142,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=Version, nargs=0, help="show the version and end")
     roles = parser.add_subparsers(dest="role", required=True, metavar="COMMAND", title="commands")
-    learner = roles.add_parser("learner", help="take segments in, update the policy, publish it, keep checkpoints")
-    worker = roles.add_parser("worker", help="fetch the policy, roll out, send")
-    evaluator = roles.add_parser("evaluator", help="fetch the policy, drive from the start line, report")
+    learner = roles.add_parser("learner", help="receive segments, update the policy, publish it, keep checkpoints")
+    worker = roles.add_parser("worker", help="act with the newest policy and send segments to the learner")
+    evaluator = roles.add_parser("evaluator", help="score the newest policy from the start line")
     modules = (policies, encoders, simulator, control_cli, elastic, classify, ps, steps, supervise, fetching, setup)
     for module in modules:
         module.add_parser(roles)
