@@ -285,7 +285,8 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         question = Question(
             f"Launch {sanitize(names)}?", lines, yes="Launch", typed=self._ctx.protected, command=self._command
         )
-        self.app.push_screen(ConfirmScreen(question), lambda is_yes: self._begin(names) if is_yes else None)
+        confirm = ConfirmScreen(question, self._ctx.keys)
+        self.app.push_screen(confirm, lambda is_yes: self._begin(names) if is_yes else None)
 
     def _begin(self, names: str) -> None:
         if self._worker is None:  # enter may be pressed twice before the first confirmation
