@@ -6,7 +6,7 @@ does not respond is killed and replaced. Any process that still has the run's ta
 
 ``Receipt.objects`` counts the run's record, its supervisor, each pod, the folders of its sockets and own code,
 processes that cleared their environment, and containers with the run's tags. ``Receipt.possible`` names containers
-and GPU processes that may be the run's, and ``Receipt.not_seen`` the limits of this count.
+and processes that may be the run's, and ``Receipt.not_seen`` the limits of this count.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from l2rtui.backends.local.process_scan import TaggedProcess
 from l2rtui.backends.local.records import ProcessIdentity, RunStatus, StopRequest
 from l2rtui.backends.local.run_store import RunState, RunStore, corrupt_uid, short_uid
 from l2rtui.backends.local.supervision import client, kill_escalation
-from l2rtui.backends.local.supervision.watcher import kill_with_watcher
+from l2rtui.backends.local.supervision.watcher import kill_with_watchers
 from l2rtui.domain.node import CPU
 from l2rtui.domain.receipt import DestroyProgress, Leftover, Receipt
 from l2rtui.domain.snapshot import RunView
@@ -110,6 +110,7 @@ async def destroy(
         group.remove()
     counted = {kind: number for kind, number in counted.items() if number}
     on_gpus = outside.possible_gpu_processes(await asyncio.to_thread(read_gpus), gpus, launched) if gpus else ()
+    by_daemons = await asyncio.to_thread(outside.possible_processes, launched)
     not_seen = _NOT_SEEN.format(daemons=_DAEMONS if containers.is_asked else f"Docker, {_DAEMONS}")
     yield Receipt(
         run.name,
@@ -118,7 +119,7 @@ async def destroy(
         time.monotonic() - began,
         results,
         counted=tuple(counted.items()),
-        possible=(*on_gpus, *containers.possible),
+        possible=(*on_gpus, *containers.possible, *by_daemons),
         not_seen=not_seen if group is not None else f"{not_seen}; {_NOT_SEEN_WITHOUT_GROUP}",
     )
 
@@ -192,7 +193,7 @@ async def _stop_without_supervisor(folder: RunFolder, is_of_run: TagFilter, grac
     """Stop every process directly: on a full disk no request can be written, and the run's space is needed."""
     supervisor = client.supervisor_of(folder)
     if supervisor is not None:
-        kill_with_watcher(supervisor, folder)  # otherwise it would start them again
+        kill_with_watchers(supervisor, folder)  # otherwise it would start them again
     processes = await asyncio.to_thread(process_scan.find_tagged, is_of_run)
     await asyncio.to_thread(kill_escalation.terminate_all, processes, grace_seconds)
 
@@ -224,7 +225,7 @@ async def _until_ended(folder: RunFolder, state: RunState, until: float) -> Asyn
                 requested_at = time.monotonic()
                 client.wake(folder)
             elif time.monotonic() > requested_at + _ANSWER_SECONDS:
-                kill_with_watcher(supervisor, folder)
+                kill_with_watchers(supervisor, folder)
                 requested_at = 0.0
         await asyncio.sleep(client.POLL_SECONDS)
 

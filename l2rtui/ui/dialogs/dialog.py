@@ -13,6 +13,7 @@ from textual import events, on
 from textual.await_complete import AwaitComplete
 from textual.geometry import Region
 from textual.screen import ModalScreen, Screen
+from textual.widget import Widget
 from textual.widgets import Static
 
 from l2rtui.domain.sanitize import sanitize
@@ -42,7 +43,7 @@ class SettledScreen(_AnyScreen):
 
     def settle(self, left: int = _MAX_LAYOUTS, before: tuple[Region, ...] = ()) -> None:
         """Appear as soon as a refresh moves nothing, or no more refreshes are left."""
-        regions = tuple(widget.region for widget in self.walk_children() if widget.display)
+        regions = tuple(widget.region for widget in self.walk_children(Widget) if widget.display)
         if left and (not before or regions != before or self._layout_required):
             self.call_after_refresh(self.settle, left - 1, regions)
             return

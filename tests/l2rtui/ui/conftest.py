@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 from textual._context import active_app
+from textual.notifications import Notification
 from textual.pilot import Pilot
 
 from l2rtui.backends.fake import FakeBackend
@@ -181,6 +182,8 @@ def _own_state(tmp_path, monkeypatch):
     for module in ("app", "pilot"):
         monkeypatch.setattr(f"textual.{module}.wait_for_idle", _drained)
     monkeypatch.delenv("NO_COLOR", raising=False)
+    # A busy machine takes longer for a key than the five seconds of a notification.
+    monkeypatch.setattr(Notification, "has_expired", False)
     monkeypatch.setattr("l2rtui.backends.fake.demo_logs.MAX_LINES", 60)  # drawing long logs is not what is tested
 
 

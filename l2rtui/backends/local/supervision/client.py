@@ -94,10 +94,14 @@ def read_status(folder: RunFolder) -> RunStatus | None:
 
 
 def supervisor_of(folder: RunFolder) -> ProcessIdentity | None:
-    """Return the living supervisor of a run, which its lock file names; None if there is none or it is ending."""
-    proc = state_files.read_valid(folder.supervisor_lock, ProcessIdentity)
-    # After announcing its end it reads no more requests, though it may live for some milliseconds.
+    """Return the living supervisor of a run; None if there is none or it is ending.
+
+    Its lock file names it; while that is damaged, its status.
+    """
     status = read_status(folder)
+    named = status.supervisor if status is not None else None
+    proc = state_files.read_valid(folder.supervisor_lock, ProcessIdentity) or named
+    # After announcing its end it reads no more requests, though it may live for some milliseconds.
     is_ending = status is not None and status.is_ended and status.supervisor == proc
     return proc if process_scan.is_alive(proc) and not is_ending else None
 
