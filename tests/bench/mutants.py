@@ -39,7 +39,10 @@ MODULES: dict[str, tuple[str, list[str]]] = {
         "l2rtui/domain/placement.py",
         [f"{DOMAIN}placement.py", f"{DOMAIN}topology.py", f"{DOMAIN}counts.py", f"{LAUNCH}spec_gpus.py"],
     ),
-    "ledger": ("l2rtui/domain/ledger.py", [f"{DOMAIN}{name}.py" for name in ("ledger", "placement", "snapshot", "counts")]),
+    "ledger": (
+        "l2rtui/domain/ledger.py",
+        [f"{DOMAIN}{name}.py" for name in ("ledger", "placement", "snapshot", "counts")],
+    ),
     "launcher": ("l2rtui/services/launcher.py", [f"{LAUNCH}launcher.py", "tests/contract/test_backend.py"]),
     "soft_actor_critic": (
         "runtime/rl/algos/off_policy/soft_actor_critic.py",
