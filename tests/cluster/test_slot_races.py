@@ -31,7 +31,7 @@ from tests.cluster.roles import ACCOUNT, grant, service_account
 ROUNDS = int(os.environ.get("L2R_RACE_ROUNDS", "20"))
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(60 * max(20, ROUNDS))]
 NODE = os.environ.get("L2R_RACE_NODE", "phortx2")
-LANES = [f"{NODE}/{gpu}.0,{NODE}/{gpu + 1}.0" for gpu in (0, 2, 4, 6)]
+LANES = [f"{NODE}/{gpu}.{slot},{NODE}/{gpu + 1}.{slot}" for gpu in (0, 2, 4, 6) for slot in (0, 1)]
 
 
 @pytest.fixture(autouse=True)

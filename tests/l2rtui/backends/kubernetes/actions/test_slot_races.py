@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 
 import pytest
 
@@ -22,23 +21,14 @@ from l2rtui.domain.placement import Seat
 from l2rtui.domain.plan import ScalePlan, plan_pod
 from l2rtui.domain.preflight import Severity
 from l2rtui.domain.snapshot import RunView
+from tests.fakes.kubernetes_objects import Failure
 from tests.l2rtui.backends.kubernetes.actions.conftest import Cluster
-
-PACE = 50.0
-"""Seconds of the server in one of the test: creation times are whole seconds, and a launch waits for them."""
 
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch):
     monkeypatch.setattr(destroying, "_SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(destroying, "_ROUND_SECONDS", (0.005,))
-
-
-@pytest.fixture
-def quick_clock(server, monkeypatch):
-    start, sleep = time.time(), asyncio.sleep
-    server.clock = lambda: start + (time.time() - start) * PACE
-    monkeypatch.setattr(asyncio, "sleep", lambda seconds: sleep(seconds / PACE))
 
 
 @pytest.fixture(params=["apart"])
@@ -77,7 +67,7 @@ async def attempt(cluster, plan, pause=0.0):
     return True
 
 
-async def race(server, people, rounds, pause=1.0):
+async def race(server, people, rounds, pause=0.02):
     """Let both launch on the same slots, often; the number of slots that two had."""
     doubles = won = 0
     for number in range(rounds):
@@ -97,66 +87,77 @@ async def race(server, people, rounds, pause=1.0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("people", ["apart", "shared", "mixed"], indirect=True)
-async def test_of_two_people_in_two_namespaces_one_gets_the_slots(server, people, quick_clock):
+async def test_of_two_people_in_two_namespaces_one_gets_the_slots(server, people):
     assert await race(server, people, 8) == (0, 8)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("people", ["apart", "shared", "mixed"], indirect=True)
-async def test_two_hundred_rounds_give_no_slot_to_two(server, people, quick_clock):
+async def test_two_hundred_rounds_give_no_slot_to_two(server, people):
     assert await race(server, people, 200) == (0, 200)
 
 
-def put_pod(server, namespace, name, run_id, created):
+def put_pod(server, namespace, name):
     """Make a pod of another run on n1/0.0; its experiment has the run's name."""
     own_labels = {
         labels.APP_MANAGED_BY: labels.MANAGED_BY,
         labels.RUN: name,
-        labels.RUN_ID: run_id,
+        labels.RUN_ID: "ffff",
         labels.EXPERIMENT: name,
         labels.HOST: "n1",
         labels.GPU: "0",
     }
-    meta = {"name": f"{name}-w-{run_id}", "labels": own_labels, "annotations": {labels.SEATS: "[[0,[0]]]"}}
-    pod = server.put({"kind": "Pod", "metadata": meta, "spec": {"nodeName": "n1"}, "status": {}}, namespace)
-    pod["metadata"]["creationTimestamp"] = created
+    meta = {"name": f"{name}-w-x", "labels": own_labels, "annotations": {labels.SEATS: "[[0,[0]]]"}}
+    server.put({"kind": "Pod", "metadata": meta, "spec": {"nodeName": "n1"}, "status": {}}, namespace)
 
 
-async def test_the_first_created_keeps_the_slot_and_the_later_is_named_it(server, people):
+def once(server, kind, action):
+    """Do something as soon as the server has created an object of a kind."""
+
+    def hook(method, of, _):
+        if (method, of) == ("POST", kind):
+            server.hooks.clear()
+            action()
+
+    server.hooks.append(hook)
+
+
+@pytest.mark.parametrize(("namespace", "run"), [("anna", "early"), ("ben", "late")])
+async def test_the_first_stored_keeps_the_slot_and_the_later_is_named_it(server, people, namespace, run):
+    # Of one namespace and one experiment, too, one user may have the right to the shared claims and another not.
     _, ben = people
     plan = await ben.plan("late", replicas=1, pins="n1/0.0")
-    server.hooks.append(lambda method, kind, _: forestall() if (method, kind) == ("POST", "Secret") else None)
-
-    def forestall():
-        server.hooks.clear()
-        put_pod(server, "anna", "early", "ffff", "2025-12-31T23:59:59Z")
-
-    with pytest.raises(SlotTakenError, match=r"Slot n1/0\.0 was taken by early in the namespace anna at the same"):
+    once(server, "Secret", lambda: put_pod(server, namespace, run))
+    sentence = rf"Slot n1/0\.0 was taken by {run} in the namespace {namespace} at the same"
+    with pytest.raises(SlotTakenError, match=sentence):
         async for _ in launching.launch(ben.context, plan):
             pass
 
 
-@pytest.mark.parametrize(("run_id", "stays"), [("0", False), ("z", True)])
-async def test_of_two_runs_added_to_an_experiment_in_the_same_second_one_stays(
-    server, people, quick_clock, run_id, stays
-):
-    # Of one namespace, too, one user may have the right to the shared claims and another not.
+@pytest.mark.parametrize("has_events", [True, False])
+async def test_a_pod_that_is_stored_later_takes_no_slot_whatever_time_it_names(server, people, has_events):
     _, ben = people
-    plan = await ben.plan("e", replicas=1, pins="n1/0.0")
-    server.hooks.append(lambda method, kind, _: tie() if (method, kind) == ("POST", "ReplicaSet") else None)
+    plan = await ben.plan("early", replicas=1, pins="n1/0.0")
 
-    def tie():
-        server.hooks.clear()
-        (created,) = {
-            pod["metadata"]["creationTimestamp"] for (kind, _, _), pod in server.objects.items() if kind == "Pod"
-        }
-        put_pod(server, "ben", "e", run_id, created)
+    def follow():
+        put_pod(server, "anna", "late")
+        if not has_events:
+            server.failures.append(Failure("GET", "Pod", 410, "Expired"))
 
-    assert await attempt(ben, plan) is stays
+    once(server, "ReplicaSet", follow)
+    assert await attempt(ben, plan)
 
 
-async def test_replicas_that_were_added_go_back_and_the_others_stay(server, people, quick_clock):
+async def test_a_launch_whose_pods_a_controller_cannot_make_has_lost_a_slot_that_another_is_on(server, people):
+    _, ben = people
+    server.runs_controllers = False
+    plan = await ben.plan("refused", replicas=1, pins="n1/0.0")
+    once(server, "ReplicaSet", lambda: put_pod(server, "anna", "there"))
+    assert not await attempt(ben, plan)
+
+
+async def test_replicas_that_were_added_go_back_and_the_others_stay(server, people):
     anna, ben = people
     await anna.launch("r", replicas=1, pins="n1/0.0")
     other = await ben.plan("o", replicas=1, pins="n1/0.1")
