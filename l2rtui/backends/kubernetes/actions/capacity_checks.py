@@ -87,7 +87,7 @@ async def volumes(api: Api, objects: Sequence[Manifest], namespace: str) -> Iter
 
 async def _volume(api: Api, namespace: str, name: str, nodes: Mapping[str, int]) -> Iterable[Finding]:
     subject, kind = f"claim {name}", "PersistentVolumeClaim"
-    hint = f"`l2rtui volume create {name}` makes one; or correct the name."
+    hint = f"`l2rtui volume create {name} --size 50Gi` makes one; or correct the name."
     missing = Finding(Severity.REFUSAL, subject, f"there is no {kind} {name} in {namespace}", hint)
     claim = await _read(api, namespace, kind, name, missing)
     if isinstance(claim, Finding):
