@@ -309,7 +309,8 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
                 name = request.free_name(
                     choice.seeds, {text for run in runs for text in (run.name, run.experiment)}
                 )
-                self._fail(f"{', '.join(names)} exists already: enter launches it as {name}.")
+                verb = "exists" if len(names) == 1 else "exist"
+                self._fail(f"{', '.join(names)} {verb} already: enter launches as {name}.")
                 if self.is_attached:
                     self.query_one("#name", Input).value = name
                 return

@@ -77,7 +77,7 @@ class MenuScreen(Dialog[str | None]):
                 text, note = f"{key.name} is {note}" if reason else text, ""
             line = (
                 Span(f"{key.face:<8}", TextStyle.DIM if reason else TextStyle.ACCENT),
-                Span(f"{sanitize(text):<56}", TextStyle.DIM if reason else TextStyle.PLAIN),
+                Span(f"{sanitize(text):<58}", TextStyle.DIM if reason else TextStyle.PLAIN),
             )
             # A long note goes on a separate line: a cut one would not name the object.
             lines: list[Line] = [(*line, Span(sanitize(note), TextStyle.DIM))]

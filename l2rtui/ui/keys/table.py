@@ -86,7 +86,7 @@ KEYS: Final = (
     Key("set.grow", "plus", "+", "scale(1)", "scale", "One replica more in the selected set", changes=True),
     Key("set.shrink", "underscore", "_", "scale(-1)", "", "One replica fewer in the selected set", changes=True),
     Key("run.edit", "e", "e", "edit", "edit", "Edit the run's spec or scale in $EDITOR, then review", changes=True),
-    Key("pod.attach", "a", "a", "attach", "", "Type into the pod's process; without input, see only its output"),
+    Key("pod.attach", "a", "a", "attach", "", "Type into the pod's process, or see its output"),
     Key("pod.signal", "S", "S", "signal", "", "Send the pod's process a signal", changes=True),
     Key("pod.forward", "F", "F", "forward", "", "Forward a port of this machine to a pod, or end it", changes=True),
     Key("view.forwards", "f", "f", "forwards", "", "List the ports that are forwarded"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 
@@ -231,6 +232,7 @@ async def test_the_menu_holds_what_applies_to_the_selected_object(desk):
             await one.until(lambda: one.top == "MenuScreen")
             choices = one.app.screen.query_one("#choices")
             names = {choices.get_option_at_index(number).id for number in range(choices.option_count)}
+            assert not re.search(r"\wl2rtui ", one.words()), "a column between text and command"
             assert len(names) == choices.option_count <= 12
             await one.press("escape")
             return names

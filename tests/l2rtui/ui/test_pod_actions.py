@@ -359,7 +359,7 @@ def test_what_a_worker_says_of_its_gpu_stands_among_its_facts():
     news = PodMetrics("worker", rate=12.0, gpu_percent=45.0, gpu_memory_bytes=float(3 << 30))
     runs = PodView("u", "p", phase=Phase.RUNNING)
     said = ["".join(span.text for span in line) for line in about_pod(runs, 0.0, news)]
-    assert any("45 %" in line and "3" in line.partition("45 %")[2] for line in said)
+    assert any("45%" in line and "3" in line.partition("45%")[2] for line in said)
     metrics = RunMetrics("r", device="cuda:0 H100", gpu_percent=41.0, gpu_memory_bytes=float(3 << 30))
     learner = about_pod(PodView("u", "p", role=Role.LEARNER), 0.0, None, metrics)
     assert "".join(span.text for span in learner[-1]).split("   ")[1:] == [
