@@ -43,7 +43,14 @@ MODULES: dict[str, tuple[str, list[str]]] = {
         "l2rtui/domain/ledger.py",
         [f"{DOMAIN}{name}.py" for name in ("ledger", "placement", "snapshot", "counts")],
     ),
-    "launcher": ("l2rtui/services/launcher.py", [f"{LAUNCH}launcher.py", "tests/contract/test_backend.py"]),
+    "launcher": (
+        "l2rtui/services/launcher.py",
+        [
+            f"{LAUNCH}launcher.py",
+            *(f"{KUBERNETES}{name}.py" for name in ("actions/test_scale", "test_backend")),
+            "tests/contract/test_backend.py",
+        ],
+    ),
     "soft_actor_critic": (
         "runtime/rl/algos/off_policy/soft_actor_critic.py",
         [f"{METHODS}{name}.py" for name in ("switches", "sac", "discrete_sac", "recurrent_sac", "moments")],

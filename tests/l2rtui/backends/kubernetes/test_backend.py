@@ -15,7 +15,7 @@ from l2rtui.backends.kubernetes.backend import KubernetesBackend
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.config import Settings
 from l2rtui.domain.change import apply
-from l2rtui.domain.placement import parse_pins, place
+from l2rtui.domain.placement import PlacementPolicy, parse_pins, place
 from l2rtui.domain.plan import ScalePlan, plan_launch
 from l2rtui.domain.preflight import Severity
 from l2rtui.domain.receipt import Receipt
@@ -220,10 +220,10 @@ async def test_what_a_killed_launcher_left_is_launched_again_whole(backend, serv
     assert len(server.names("Pod")) == 3
 
 
-async def prepared(backend, pins="", replicas=2):
+async def prepared(backend, pins="", replicas=2, **options):
     set_spec = SetSpec("w", Role.WORKER, ("w",), replicas=replicas, restart=RestartPolicy.ALWAYS)
     spec = RunSpec(Kind.JOB, "r", "r", (set_spec,))
-    return await launcher.prepare_runs(backend, [spec], pins=parse_pins(pins) if pins else ())
+    return await launcher.prepare_runs(backend, [spec], pins=parse_pins(pins) if pins else (), **options)
 
 
 def slots_of(plan):
@@ -243,6 +243,16 @@ async def test_replicas_that_come_back_take_the_places_of_the_plan(backend, serv
     }
 
 
+async def test_replicas_that_come_back_take_the_places_that_a_policy_gave_them(backend, server):
+    plan = (await prepared(backend, policy=PlacementPolicy.SPREAD)).plan
+    chosen = [str(slot) for pod in plan.runs[0].pods for slot in pod.seat.slots]
+    assert len({slot.split(".")[0] for slot in chosen}) == 2, "a scale alone would fill one device"
+    assert all([not done.error async for done in backend.launch(plan)])
+    for name in server.names("ReplicaSet"):
+        server.forget_controllers(name.removeprefix("ReplicaSet/"))
+    assert slots_of(await launcher.plan_scale(backend, "r", "w", 2)) == chosen
+
+
 async def test_more_replicas_stay_on_the_slots_that_a_person_named(backend, server):
     plan = (await prepared(backend, "n1/1")).plan
     assert all([not done.error async for done in backend.launch(plan)])
@@ -254,6 +264,7 @@ async def test_more_replicas_stay_on_the_slots_that_a_person_named(backend, serv
 async def test_a_run_without_named_slots_grows_wherever_there_is_room(backend):
     plan = (await prepared(backend)).plan
     assert plan.pins == ()
+    assert plan == await backend.planned(plan), "a checked plan has the objects that its launch creates"
     assert all([not done.error async for done in backend.launch(plan)])
     assert len(slots_of(await launcher.plan_scale(backend, "r", "w", 8))) == 6
 
