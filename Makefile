@@ -114,6 +114,7 @@ nightly-simulated-gpu: $(VENV)/dev
 
 nightly-examples: $(VENV)/dev
 	@$(PYTEST) -n $(JOBS) --hypothesis-profile=nightly -m "hypothesis and not process and not cluster and not gpu" --timeout=1800
+	@$(PYTEST) -n $(JOBS) --hypothesis-profile=nightly -m slow tests/l2rtui/ui/test_render_oracle.py tests/l2rtui/ui/test_true_statements.py
 
 nightly-cluster: $(VENV)/dev
 	@if [ -n "$$KUBECONFIG" ]; then $(MAKE) --no-print-directory test-cluster; \

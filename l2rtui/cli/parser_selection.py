@@ -156,8 +156,8 @@ def metrics(parser: Parser) -> None:
         "--tensorboard", "where the TensorBoard files are, and the commands that show them; also of destroyed runs"
     )
     parser.option("--over", choices=AXES, default=AXES[0], help="x axis of the charts (default %(default)s)")
-    parser.flag("--mean", "in charts, the seeds of an experiment as their mean with its 95 %% interval")
-    parser.flag("--smooth", "in charts, an exponential moving average over 2 %% of the axis")
+    parser.flag("--mean", "in charts, the seeds of an experiment as their mean with its 95%% interval")
+    parser.flag("--smooth", "in charts, an exponential moving average over 2%% of the axis")
 
 
 def wait(parser: Parser) -> None:

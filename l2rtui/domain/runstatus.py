@@ -78,6 +78,8 @@ def run_status(run: RunView, pods: Sequence[PodView]) -> Status:
 
 
 # --- learning --------------------------------------------------------------------------------------------------
+LEARNS: Final = "learns"
+"""Reason of a live run that needs nobody."""
 STARTING_SECONDS: Final = 300.0
 """Time after its start within which a learner may have no update: it loads, compiles and fills its replay."""
 SILENT_SECONDS: Final = 15.0
@@ -431,7 +433,7 @@ def _of_pace(
     is_slow, has_stopped = bool(progress.slow_since), idle > look.patience
     counted_culprits, named = culprits
     see = f"see `l2rtui logs {run.name}/{_workers_of(run)}`"
-    waits = f"waits for data {round(100 * (progress.idle_share or 0.0))} % of its time"
+    waits = f"waits for data {round(100 * (progress.idle_share or 0.0))}% of its time"
     # A fast learner with few workers always waits: that by itself is not a fault.
     if progress.waits_since and (named or has_stopped or is_slow):
         cause = f"{counted_culprits} ({named})" if named else "its workers send little or none"
@@ -456,7 +458,7 @@ def _of_pace(
     if fault := lost or culprit or blemish:
         live = f"learns, but {fault}"
     else:
-        live = f"learns; {waits}: more workers would speed it up" if progress.waits_since else "learns"
+        live = f"learns; {waits}: more workers would speed it up" if progress.waits_since else LEARNS
     if look.metrics.limit:
         live = f"{look.metrics.limit}; {live}"
     return LearningState(Learning.LIVE, look.now - look.running, live)

@@ -45,7 +45,7 @@ class Counter:
         self._tenth = tenth
 
     def sentence(self, now: float) -> str:
-        """Return the progress, such as ``12.0Mi of 1.00Gi, 8.1Mi/s``."""
+        """Return the progress, such as ``12.0Mi of 1.00Gi, 8.1MiB/s``."""
         rate = self.done / max(now - self._began, 1e-6)
         of = f" of {format_bytes(self._total)}" if self._total else ""
-        return f"{format_bytes(self.done)}{of}, {format_bytes(int(rate))}/s"
+        return f"{format_bytes(self.done)}{of}, {format_bytes(int(rate))}B/s"

@@ -37,9 +37,12 @@ MODULES: dict[str, tuple[str, list[str]]] = {
     "session": ("runtime/exchange/machines/session.py", [f"{EXCHANGE}session.py", f"{EXCHANGE}validation.py"]),
     "placement": (
         "l2rtui/domain/placement.py",
-        [f"{DOMAIN}placement.py", f"{DOMAIN}topology.py", f"{DOMAIN}plan.py", f"{LAUNCH}spec_gpus.py"],
+        [f"{DOMAIN}placement.py", f"{DOMAIN}topology.py", f"{DOMAIN}counts.py", f"{LAUNCH}spec_gpus.py"],
     ),
-    "ledger": ("l2rtui/domain/ledger.py", [f"{DOMAIN}{name}.py" for name in ("ledger", "placement", "snapshot")]),
+    "ledger": (
+        "l2rtui/domain/ledger.py",
+        [f"{DOMAIN}{name}.py" for name in ("ledger", "placement", "snapshot", "counts")],
+    ),
     "launcher": ("l2rtui/services/launcher.py", [f"{LAUNCH}launcher.py", "tests/contract/test_backend.py"]),
     "soft_actor_critic": (
         "runtime/rl/algos/off_policy/soft_actor_critic.py",

@@ -45,7 +45,7 @@ spec:
           env: [{name: NVIDIA_VISIBLE_DEVICES, value: "0"}, {name: CUDA_VISIBLE_DEVICES, value: "0"}]
 """
 ON = os.environ.get("L2R_TEST_NODE", "phortx3")
-SLOTS = f"{ON}/7.2,{ON}/7.3"
+SLOTS = f"{ON}/0-7"
 
 
 @pytest.fixture

@@ -80,7 +80,7 @@ class CurveGroup:
     @property
     def title(self) -> str:
         """Name, and the number of seeds behind a mean."""
-        return f"{self.name} (mean of {len(self.seeds)} seeds, 95 % interval)" if len(self.seeds) > 1 else self.name
+        return f"{self.name} (mean of {len(self.seeds)} seeds, 95% interval)" if len(self.seeds) > 1 else self.name
 
 
 def grouped(seeds: Iterable[SeedCurve], *, by_experiment: bool) -> tuple[CurveGroup, ...]:

@@ -105,7 +105,7 @@ def _mean(summary: ReturnSummary) -> str:
     if summary.limits is None:
         return f"{mean}."
     low, high = map(_number, summary.limits)
-    return f"{mean} on average over {summary.num} runs (95 % bootstrap interval {low} to {high})."
+    return f"{mean} on average over {summary.num} runs (95% bootstrap interval {low} to {high})."
 
 
 def _curves(report: ExperimentReport) -> Iterator[str]:

@@ -82,12 +82,12 @@ class ReservationActions:
         from l2rtui.services.reservations import changes
 
         changes.store_of(self._ctx.backend)
-        for problem in (
-            rules.span_problem(seconds),
-            rules.obstacle(slots, self._view.snapshot.ledger, user_name()),
+        for problem, hint in (
+            (rules.span_problem(seconds), "Such as `:reserve n1/0-3 4h`."),
+            (rules.obstacle(slots, self._view.snapshot.ledger, user_name()), ""),
         ):
             if problem:
-                raise UsageError(f"{problem[0].upper()}{problem[1:]}.", "Such as `:reserve n1/0-3 4h`.")
+                raise UsageError(f"{problem[0].upper()}{problem[1:]}.", hint)
         question = Question(
             f"Reserve {_named(slots)} for {duration_text(seconds)}?",
             (

@@ -170,7 +170,7 @@ def _set_lines(editor: PlacementEditor) -> Iterator[Line]:
     for spec in draft.sets:
         total = spec.replicas * len(draft.specs)
         staged = total - len(draft.missing(spec.name)) if spec.slots else total
-        size = f"{plural(spec.replicas, 'replica')} of {plural(spec.slots, 'slot')}" if spec.slots else "no slot"
+        size = f"{spec.replicas} x {plural(spec.slots, 'slot')}" if spec.slots else "no slot"
         is_current = spec.name == current
         yield (
             Span(" ▸ " if is_current else "   ", TextStyle.ACCENT),

@@ -13,7 +13,7 @@ from l2rtui.domain.ledger import Slot, SlotState
 from l2rtui.domain.metrics import ExchangeFigures, PodMetrics, RunMetrics
 from l2rtui.domain.node import GpuShare, GpuUse, Node
 from l2rtui.domain.quantity import age, format_bytes
-from l2rtui.domain.runstatus import LearningState, run_status
+from l2rtui.domain.runstatus import LEARNS, LearningState, run_status
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import Level, Status
@@ -148,8 +148,10 @@ def _about_learning(learning: LearningState | None, now: float, width: int) -> t
     if learning is None:
         return ()
     since = f" for {age(now - learning.since)}" if learning.is_fault and learning.since else ""
-    word = Span(f"{status_text(learning.state, learning.level)}{since}: ", style_of_level(learning.level))
-    text = f"{'_' * len(word.text)}{sanitize(learning.reason)}"
+    reason = "" if learning.reason == LEARNS else sanitize(learning.reason)
+    colon = ": " if reason else ""
+    word = Span(f"{status_text(learning.state, learning.level)}{since}{colon}", style_of_level(learning.level))
+    text = f"{'_' * len(word.text)}{reason}"
     # A truncated sentence ends with an ellipsis.
     rows = textwrap.wrap(text, max(20, width - _LABEL - 4), max_lines=3, placeholder=" …") or [""]
     rest = [_field("", row) for row in rows[1:]]
@@ -254,7 +256,7 @@ def _about_device(metrics: RunMetrics, old: str) -> tuple[Line, ...]:
     if not metrics.device:
         return ()
     own = metrics.gpu_reserved_bytes
-    reserved = f"   {format_bytes(own)} its own" if own is not None else ""
+    reserved = f"   {format_bytes(own)} by PyTorch" if own is not None else ""
     figures = _figures(metrics.gpu_percent, metrics.gpu_memory_bytes)
     return (_field("learns on", f"{sanitize(metrics.device)}{figures}{reserved}{since}"),)
 
@@ -329,7 +331,7 @@ def _memory_in_use(used_bytes: float | None) -> str:
 
 def _figures(busy: float | None, used_bytes: float | None) -> str:
     """Utilisation and memory of a GPU in a record; unknown values are left out."""
-    return (f"   {busy:.0f} % busy" if busy is not None else "") + _memory_in_use(used_bytes)
+    return (f"   {busy:.0f}% busy" if busy is not None else "") + _memory_in_use(used_bytes)
 
 
 def _heading(name: str, status: Status) -> Line:

@@ -31,7 +31,7 @@ class NodeTable(VirtualTable):
         TableColumn("age", "age", most=6, right=True, rank=3, is_age=True),
         TableColumn("cpu", "cpu", most=5, right=True, rank=2),
         TableColumn("mem", "mem", most=5, right=True, rank=2),
-        TableColumn("gpu%", "GPU%", most=5, right=True, rank=2),
+        TableColumn("gpu%", "GPU %", most=5, right=True, rank=2),
         TableColumn("gpu mem", "GPU mem", most=7, right=True, rank=4),
         TableColumn("cores", "cores", most=6, right=True, rank=5),
         TableColumn("memory", "memory", most=8, right=True, rank=5),

@@ -30,7 +30,7 @@ def test_the_seeds_of_an_experiment_become_a_picture_and_a_table(run, tmp_path):
     assert "of 2 runs" in err
     root = ET.fromstring((tmp_path / "c.svg").read_text())  # noqa: S314  (our own text)
     texts = [text.text for text in root.iter(f"{SVG}text")]
-    assert {"return", "time since launch", "racing-sac (mean of 2 seeds, 95 % interval)"} <= set(texts)
+    assert {"return", "time since launch", "racing-sac (mean of 2 seeds, 95% interval)"} <= set(texts)
     assert "over time since launch, EMA over 2% of axis" in texts
     rows = list(csv.DictReader((tmp_path / "c.csv").read_text().splitlines()))
     assert {row["seed"] for row in rows} == {"0", "1"}

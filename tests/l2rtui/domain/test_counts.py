@@ -29,7 +29,9 @@ def free_units(mix, resource):
     return free
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=[pytest.mark.slow] if seed >= 60 else []) for seed in range(300)]
+)
 def test_as_many_are_placed_as_the_scheduler_would_bind(seed):
     mix = make_mix(seed)
     nodes, holders, devices = [], [], {}

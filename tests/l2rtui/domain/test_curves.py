@@ -325,7 +325,7 @@ def test_runs_of_different_length_share_their_scales():
 def test_seeds_of_an_experiment_are_one_line_with_their_deviation():
     runs = [seed(f"s{number}", [float(number)] * 50, seed=number, experiment="e") for number in range(3)]
     (group,) = grouped(runs, by_experiment=True)
-    assert group.title == "e (mean of 3 seeds, 95 % interval)"
+    assert group.title == "e (mean of 3 seeds, 95% interval)"
     drawn = chart([group], "return", ChartSettings(), 10, (6, 6))
     (line,) = drawn.lines
     assert line.is_mean
@@ -458,7 +458,7 @@ def test_a_picture_of_seeds_has_their_spread_and_all_figures():
     groups = grouped(runs, by_experiment=True)
     root = parsed(svg_text(groups, ChartSettings(Axis.UPDATES, 0.02)))
     texts = [text.text for text in root.iter(f"{SVG}text")]
-    assert {"return", "loss", "updates", "e (mean of 2 seeds, 95 % interval)"} <= set(texts)
+    assert {"return", "loss", "updates", "e (mean of 2 seeds, 95% interval)"} <= set(texts)
     assert "over updates, EMA over 2% of axis" in texts
     assert len(root.findall(f".//{SVG}polygon")) == 2
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l2rtui.domain.ledger import Basis, DeviceUsage, Holder, Ledger, SlotState, build_ledger
-from l2rtui.domain.node import CPU, Gpu, Node, SlotId, SlotReservation
+from l2rtui.domain.ledger import Basis, Count, DeviceUsage, Holder, Ledger, NodeLedger, SlotState, build_ledger
+from l2rtui.domain.node import CPU, Gpu, Node, Resource, SlotId, SlotReservation
 
 
 def node(name="n", gpus=2, slots=4, **state):
@@ -335,3 +335,18 @@ def test_a_device_that_a_pod_may_use_is_unknown_and_names_it():
     for gpu in (0, 1):
         assert states(ledger, gpu=gpu) == "...?"
         assert ledger.of_gpu("n", gpu)[-1].pod == "p"
+
+
+def test_pods_on_unknown_gpus_are_said_with_the_units_that_the_plugin_counts():
+    whole = Count(Resource("nvidia.com/gpu", 8, 8), 3)
+    shares = Count(Resource("nvidia.com/gpu.shared", 16, 16, is_share=True), 2)
+    idle = Count(Resource("nvidia.com/gpu.other", 4, 4), 0)
+    counts = {count.resource.name: count for count in (whole, shares, idle)}
+    assert NodeLedger({}, unplaced=("p", "q", "p"), counts=counts).unseen == (
+        "3 of 8 GPUs in use through the device plugin and "
+        "2 of 16 shares of GPUs in use through the device plugin (p, q)"
+    )
+    assert NodeLedger({}, unplaced=("p", "q", "r", "s", "t")).unseen == (
+        "GPUs are used that cannot be told apart (p, q, r and 2 more)"
+    )
+    assert NodeLedger({}).unseen == ""

@@ -79,7 +79,7 @@ def test_the_mean_is_that_of_the_newest_launches():
     assert whole.states == (("running", 3),)
     assert [title for title, _ in whole.charts] == ["Mean over seeds", "Each run"]
     page = page_text(whole)
-    assert "3 runs: 3 running. Last return 2 on average over 2 runs (95 % bootstrap interval 1 to 3)." in page
+    assert "3 runs: 3 running. Last return 2 on average over 2 runs (95% bootstrap interval 1 to 3)." in page
     assert "race (mean of 2 seeds" in page
     assert "running (an earlier launch)" in page
 

@@ -7,6 +7,10 @@ from pathlib import Path
 
 from textual.widgets import Input, Static
 
+from l2rtui.backends.fake import FakeBackend
+from l2rtui.backends.queue_store import QueueStore
+from l2rtui.config import user_name
+from l2rtui.domain.node import Gpu, Node
 from l2rtui.services.spec import templates
 from l2rtui.ui.dialogs.launch import SpecTable
 
@@ -142,13 +146,26 @@ async def test_the_review_says_in_one_line_what_fits_and_lists_the_runs_with_the
         await one.press("L", *"cartpole-ppo", "tab", "tab", *"0-11", "enter")
         await one.until(lambda: one.top == "ReviewScreen" and "36 slots asked, 28 free" in one.words())
         await one.until(lambda: "12 runs, 36 pods, 36 slots" in one.words(), "what is asked, not what was placed")
-        await one.until(lambda: "9 of 12 runs fit, 3 do not" in one.words() or "start now" in one.words())
+        await one.until(lambda: "9 of 12 runs fit, 3 do not" in one.words())
         assert one.words().count("find no free") <= 3, "equal refusals are one line"
         table = one.app.screen.query_one("#planned")
         assert len(table.model.rows) == 12
         await one.until(lambda: any("✔" in line and "passed" in line for line in one.words().splitlines()))
         grid = one.app.screen.query_one("#map")
         assert len(grid.ghosts) == 28
+
+
+async def test_where_runs_can_wait_the_line_says_how_many_start_and_how_many_wait(desk, tmp_path):
+    backend = FakeBackend(is_empty=True, owner=user_name())
+    backend.put_node(Node("n0", (Gpu("n0", 0, slots=8), Gpu("n0", 1, slots=2))))
+    backend.queue = QueueStore(tmp_path / "queue")
+    async with desk(backend=backend, ready=False, size=(80, 24)) as one:
+        await one.press("L", *"cartpole-ppo", "tab", "tab", *"0-5", "enter")
+        line = "18 slots asked, 10 free: 3 of 6 runs start now, 3 wait for slots"
+        await one.until(lambda: one.top == "ReviewScreen" and line in one.words())
+        await one.until(lambda: "6 runs, 18 pods, 18 slots" in one.words())
+        assert "find no free" not in one.words()
+        assert "--queue" in one.app.screen._command
 
 
 async def test_the_review_of_a_sweep_has_the_values_of_its_trials_and_a_launch_its_steps(desk):

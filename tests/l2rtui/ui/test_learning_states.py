@@ -26,7 +26,7 @@ def look(looked, records=None, progress=WAITS):
 
 
 def test_a_record_of_a_log_that_nobody_follows_says_nothing_of_the_present():
-    assert look(()).reason == "learns; waits for data 83 % of its time: more workers would speed it up"
+    assert look(()).reason == "learns; waits for data 83% of its time: more workers would speed it up"
 
 
 def test_a_log_that_is_followed_names_the_workers_that_went_silent():

@@ -54,6 +54,12 @@ async def test_a_cell_is_killed_scaled_and_stopped_as_one(desk):
         assert cells(one, "racing-sac-s0")["set:w"] == "0/0"
 
 
+async def test_the_pods_of_the_selected_run_are_killed_from_its_row(desk):
+    async with desk(ready=False) as one:
+        await one.press("2", "j", "K")
+        await one.until(lambda: one.top == "ConfirmScreen" and "Kill 3 pods?" in one.words())
+
+
 async def test_no_second_learner_is_asked_for(desk):
     async with desk() as one:
         select_run(one, "racing-sac-s0")

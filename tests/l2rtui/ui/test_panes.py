@@ -254,14 +254,17 @@ async def test_on_a_narrow_terminal_nothing_is_parted_from_what_it_belongs_to(de
 
 # --- lines that are read on a screen of their own ---
 async def test_what_does_not_fit_on_a_line_goes_on_below_its_text(desk):
-    field = Span("   learns on ", TextStyle.DIM), Span("cuda:0 " + "NVIDIA A100-SXM4-80GB   " * 3 + "7Gi its own")
+    field = (
+        Span("   learns on ", TextStyle.DIM),
+        Span("cuda:0 " + "NVIDIA A100-SXM4-80GB   " * 3 + "7Gi by PyTorch"),
+    )
     described = (Span(f"    events:  {'one word after the other ' * 5}end"),)
     path = (Span(f"   {'x' * 150}END"),)
     async with desk(size=(80, 24)) as one:
         await one.app.push_screen(DetailScreen([field, described, path]))
         await one.until(lambda: re.search(r"│ {15}NVIDIA", one.words()))
         words = one.words()
-        assert re.search(r"│ {5}learns on cuda:0 .*\n.*│ {15}NVIDIA .*7Gi its own", words)
+        assert re.search(r"│ {5}learns on cuda:0 .*\n.*│ {15}NVIDIA .*7Gi by PyTorch", words)
         assert re.search(r"│ {6}events:  one word .*\n.*│ {6}[a-z]", words)
         assert "END" in words
         assert words.count("x") >= 150, "nothing is left out"

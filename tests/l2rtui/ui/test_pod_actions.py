@@ -363,7 +363,7 @@ def test_what_a_worker_says_of_its_gpu_stands_among_its_facts():
     metrics = RunMetrics("r", device="cuda:0 H100", gpu_percent=41.0, gpu_memory_bytes=float(3 << 30))
     learner = about_pod(PodView("u", "p", role=Role.LEARNER), 0.0, None, metrics)
     assert "".join(span.text for span in learner[-1]).split("   ")[1:] == [
-        "learns on cuda:0 H100", "41 % busy", "3Gi in use",
+        "learns on cuda:0 H100", "41% busy", "3Gi in use",
     ]  # fmt: skip
     assert about_pod(PodView("u", "p", role=Role.WORKER), 0.0, None, metrics) == about_pod(
         PodView("u", "p", role=Role.WORKER), 0.0

@@ -240,5 +240,5 @@ async def test_a_few_mutations_leave_the_screen_as_a_new_one():
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 async def test_mutations_leave_the_screen_as_a_new_one(size):
-    """A third of the profile's examples at each size: 100 usually, 1,000 with ``--hypothesis-profile=search``."""
+    """A third of the profile's examples at each size: 100 usually, 1,000 with ``--hypothesis-profile=nightly``."""
     await live_through(size, seed=size[0], count=settings.default.max_examples // len(SIZES) + 1)

@@ -310,6 +310,7 @@ async def test_the_grid_of_the_app_shows_rates_idle_holders_and_the_age_of_all_o
         await one.until(lambda: "idle ≥11m" in one.words())
         assert "○ idle 1" in one.words()
         one.backend.outage = "the wire is cut"
+        one.backend.advance(1)  # the next look at the cluster fails
         await one.until(lambda: "▲ of" in one.words(), "the age of what was last heard")
         one.backend.outage = ""
         await one.until(lambda: "▲ of" not in one.words())

@@ -291,7 +291,7 @@ def test_the_part_of_a_pod_is_shown_or_said_to_be_unknown():
     for selection in (Selection(Pane.PODS, pod_uid="u"), Selection(Pane.SLOTS, slot=SlotId("n", 3, 0))):
         lines = [read(line).strip() for line in selection.about(snapshot, None, 0.0, 80)]
         assert [line for line in lines if line.startswith("its share")] == [
-            "its share of GPU3   30 % busy   2Gi in use",
+            "its share of GPU3   30% busy   2Gi in use",
             "its share of GPU4   unknown: its processes cannot be told apart from those of others",
         ]
 

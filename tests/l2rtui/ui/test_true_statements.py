@@ -161,6 +161,6 @@ async def test_no_statement_is_false_after_some_mutations():
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 async def test_no_statement_is_false_after_any_mutation():
-    """Three mutations for each example of the profile: 300 usually, 3,000 with ``--hypothesis-profile=search``."""
+    """Three mutations for each example of the profile: 300 usually, 3,000 with ``--hypothesis-profile=nightly``."""
     witness = await live_through(seed=7, count=3 * settings.default.max_examples)
     assert witness.num_rates

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,6 @@ OLD_WORDS = {
     "share of time without data": "waiting for data",
     "lag, versions": "policy lag",
     "in evaluation": "eval progress",
-    "its GPU%": "GPU %",
     " too old": "dropped as stale",
     "calls it back": "cancels it",
     "call back": "undo",
@@ -76,3 +76,15 @@ def test_the_sentences_of_runs_and_pods_have_none_of_them_either():
     for name in ("status.py", "runstatus.py", "curves/chart.py", "exchange/topology.py"):
         found = [word for text in sentences(ROOT / "domain" / name) for word in OLD_WORDS if word in text]
         assert not found, name
+
+
+SPACED = re.compile(r"(?:^|\d) %(?![sd(])")
+"""Another form of ``38%``; the value before it may be computed."""
+ALL = sorted(path for floor in ("ui", "cli", "domain", "services") for path in (ROOT / floor).rglob("*.py"))
+
+
+def test_a_percentage_has_one_form_in_app_and_commands():
+    spaced = {
+        f"{path.relative_to(ROOT)}: {text}" for path in ALL for text in sentences(path) if SPACED.search(text)
+    }
+    assert not spaced

@@ -13,7 +13,6 @@ changes"). Times of creation give no order: a busy server sets them up to 6 s be
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -31,6 +30,7 @@ from l2rtui.backends.kubernetes.rights import Right, role_hint
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.plan import PodPlan, RunPlan
 from l2rtui.domain.preflight import Finding, Severity
+from runtime.base import bounded_json
 
 PATIENCE_SECONDS: Final = 3.0
 """Time for the rest of another launch's pods, which may come after the first of ours; and between two looks at
@@ -237,7 +237,7 @@ class _Race:
         stream = self._context.api.stream(path, query, idle_timeout_seconds=_WATCH_SECONDS + 10.0)
         async with aclosing(stream) as chunks:
             async for chunk in chunks:
-                for event in map(json.loads, lines.feed(chunk)):
+                for event in map(bounded_json.loads, lines.feed(chunk)):
                     if event["type"] == "ERROR":
                         raise status_error(RequestInfo("GET", path), 410, "Expired", "")
                     yield event

@@ -22,7 +22,7 @@ from runtime.rl.buffers.successors import TRUNCATED
 class RecurrentActorCritic(ActorCritic):
     """Policy with memory, and a value head: one layer on the same memory."""
 
-    _policy: RecurrentPolicy
+    policy: RecurrentPolicy
 
     def _networks(
         self, shape: ActorShape, generator: torch.Generator, device: str, dtype: torch.dtype

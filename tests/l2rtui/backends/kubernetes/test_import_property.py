@@ -335,7 +335,7 @@ def file_of(seed):
 
 
 @pytest.mark.slow
-@settings(max_examples=2 * settings.default.max_examples)  # 2,000 with --hypothesis-profile=search
+@settings(max_examples=2 * settings.default.max_examples)  # 2,000 with --hypothesis-profile=nightly
 @given(st.integers(0, 2**32))
 def test_every_field_of_a_file_is_in_an_object_or_in_a_finding(seed):
     documents = file_of(seed)
