@@ -67,6 +67,7 @@ def signal_at_end_of(parent: int, number: int) -> None:
 def end_process(code: int, seconds: float = END_SECONDS) -> NoReturn:
     """End this process with ``code``, by force where a thread or an exit hook of foreign code does not end."""
     # Here: the supervisor of a local run has this module, and stays small without them.
+    import signal
     import threading
     import time
 
@@ -78,6 +79,10 @@ def end_process(code: int, seconds: float = END_SECONDS) -> NoReturn:
         os.write(2, f"l2r-runtime: ends by force: {left} has not ended within {seconds:g} s\n".encode())
         os._exit(code)
 
+    # Python gives up its handlers while it ends: a signal would then replace the code.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with contextlib.suppress(ValueError):  # not the main thread
+            signal.signal(number, signal.SIG_IGN)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # a closed pipe: nobody reads it
             stream.flush()

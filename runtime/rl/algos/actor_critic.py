@@ -11,7 +11,7 @@ from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.algorithm import Algorithm, HasKernels, optimiser_tensors
 from runtime.rl.algos.configs import ImpalaConfig, PPOConfig
 from runtime.rl.algos.moments import REWARD_BOUND, RunningMoments
-from runtime.rl.algos.networks import Network, Policy, SharedValue, joint_gradient, value_network, vector_of
+from runtime.rl.algos.networks import Network, Policy, SharedValue, joint_gradient, value_network
 from runtime.rl.algos.optimisers import Adam, clip_grad_norm
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
 from runtime.rl.buffers.successors import TRUNCATED
@@ -103,9 +103,7 @@ class ActorCritic(Algorithm):
         """
         if self._moments is not None:
             (obs,) = without_padding(batch.absent, batch.obs.flatten(0, 1))
-            self._moments.update(vector_of(self.shape, obs), self.mean)
-            networks = (self.policy, self.value)
-            self._moments.write([network.moments for network in networks if network.moments])
+            self._moments.count(self.shape, obs, (self.policy, self.value), self.mean)
 
     def networks(self) -> Sequence[HasKernels]:
         """Return policy and value; with memory the value reads the memory and has no encoder."""

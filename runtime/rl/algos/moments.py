@@ -9,10 +9,13 @@ computes them from the batches of all workers, and they are the last parts of ea
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor
+
+from runtime.rl.algos.actor import ActorShape
+from runtime.rl.algos.networks import vector_of
 
 _EPSILON: Final = 1e-8
 """Added to a variance before its root; a constant number then becomes 0."""
@@ -21,6 +24,14 @@ REWARD_BOUND: Final = 10.0
 
 Mean = Callable[[Tensor], Tensor]
 """Mean of a tensor over all devices that share a batch."""
+
+
+class Normalised(Protocol):
+    """Network that normalises the vector of observations."""
+
+    @property
+    def moments(self) -> Sequence[Tensor]:
+        """Return shift and scale; nothing without normalisation."""
 
 
 class RunningMoments:
@@ -52,6 +63,11 @@ class RunningMoments:
     def scale(self) -> Tensor:
         """Return (size,) inverse standard deviations."""
         return (self.variance + _EPSILON).rsqrt()
+
+    def count(self, shape: ActorShape, obs: Tensor, networks: Sequence[Normalised], mean: Mean) -> None:
+        """Merge observations (B, obs_dim), and write the moments to the networks that normalise by them."""
+        self.update(vector_of(shape, obs), mean)
+        self.write([network.moments for network in networks if network.moments])
 
     def write(self, places: Sequence[Sequence[Tensor]]) -> None:
         """Copy mean and scale to each (shift, scale) of networks."""

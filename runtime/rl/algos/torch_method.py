@@ -20,7 +20,7 @@ from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.actor_critic import without_padding
 from runtime.rl.algos.algorithm import Algorithm, HasKernels, Stats
 from runtime.rl.algos.moments import RunningMoments
-from runtime.rl.algos.networks import Actor, Network, Policy, vector_of
+from runtime.rl.algos.networks import Actor, Network, Policy
 
 
 class PolicyModule(nn.Module):
@@ -94,8 +94,7 @@ class TorchMethod(Algorithm):
         figures = self.learn(batch)
         if self._moments is not None:
             (obs,) = without_padding(getattr(batch, "absent", None), batch.obs.reshape(-1, self.shape.obs_dim))
-            self._moments.update(vector_of(self.shape, obs), self.mean)
-            self._moments.write([self.policy.network.moments])
+            self._moments.count(self.shape, obs, (self.policy.network,), self.mean)
         self.updates += 1
         values = [torch.as_tensor(value, device=self.device).detach().float() for value in figures.values()]
         return _stats_type(tuple(figures))(*values)

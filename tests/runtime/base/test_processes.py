@@ -178,3 +178,14 @@ def test_a_host_name_is_looked_up_for_binding() -> None:
     assert parse("tcp://localhost:5555").bound().host in ("127.0.0.1", "::1")
     with pytest.raises(EndpointError, match="cannot be looked up"):
         parse("tcp://no-such-host.invalid:5555").bound()
+
+
+@pytest.mark.process
+def test_a_signal_at_the_very_end_does_not_replace_the_exit_code() -> None:
+    program = (
+        "import atexit, os, signal\n"
+        "from runtime.base.processes import end_process\n"
+        "atexit.register(lambda: os.kill(os.getpid(), signal.SIGTERM))\n"
+        "end_process(66)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 66

@@ -20,7 +20,6 @@ from runtime.rl.algos.algorithm import HasKernels, Stats, optimiser_tensors
 from runtime.rl.algos.configs import DQNConfig
 from runtime.rl.algos.exploration import linear_schedule
 from runtime.rl.algos.moments import RunningMoments
-from runtime.rl.algos.networks import vector_of
 from runtime.rl.algos.off_policy.q_network import QNetwork
 from runtime.rl.algos.off_policy.targets import (
     LearnFunction,
@@ -105,8 +104,7 @@ class DQN(ReplayMethod):
         gradient = self.mean(self.q.arena.gradient(loss))
         self._optimisers["q"].step(clip_grad_norm(gradient, self.config.max_grad_norm))
         if self._moments is not None:
-            self._moments.update(vector_of(self.shape, batch.obs), self.mean)
-            self._moments.write([self.q.moments, self.target.moments])
+            self._moments.count(self.shape, batch.obs, (self.q, self.target), self.mean)
         return torch.stack([loss.detach(), q.detach().mean()]), errors_of(q, y, batch)
 
     @torch.no_grad()

@@ -23,7 +23,7 @@ from runtime.rl.algos.augmentation import random_shift
 from runtime.rl.algos.configs import SACConfig
 from runtime.rl.algos.exploration import linear_schedule
 from runtime.rl.algos.moments import RunningMoments
-from runtime.rl.algos.networks import Network, vector_of
+from runtime.rl.algos.networks import Network
 from runtime.rl.algos.off_policy.critics import TwinNetwork, share_kernels
 from runtime.rl.algos.off_policy.targets import (
     LearnFunction,
@@ -164,8 +164,7 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
         self._optimisers["log_alpha"].step((entropy - self._target_entropy).view(1))
 
         if self._moments is not None:
-            self._moments.update(vector_of(self.shape, batch.obs), self.mean)
-            self._moments.write([network.moments for network in (self.actor, self.critic, self.target)])
+            self._moments.count(self.shape, batch.obs, (self.actor, self.critic, self.target), self.mean)
         if self.config.target_updates == 1:
             self._follow()
         stats = (critic_loss.detach(), actor_loss.detach(), alpha[0], entropy, q.detach().mean())

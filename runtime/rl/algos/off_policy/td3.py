@@ -19,7 +19,7 @@ from runtime.rl.algos.algorithm import HasKernels, Stats, optimiser_tensors
 from runtime.rl.algos.configs import TD3Config
 from runtime.rl.algos.exploration import linear_schedule
 from runtime.rl.algos.moments import RunningMoments
-from runtime.rl.algos.networks import Network, fill_biases, vector_of
+from runtime.rl.algos.networks import Network, fill_biases
 from runtime.rl.algos.off_policy.critics import TwinCritic, share_kernels
 from runtime.rl.algos.off_policy.targets import (
     LearnFunction,
@@ -120,9 +120,8 @@ class TD3(ReplayMethod):
         self._optimisers["critic"].step(self.mean(self.critic.arena.gradient(loss)))
         share_kernels(self.critic, self.actor)
         if self._moments is not None:
-            self._moments.update(vector_of(self.shape, batch.obs), self.mean)
             networks = (self.actor, self.target_actor, self.critic, self.target)
-            self._moments.write([network.moments for network in networks])
+            self._moments.count(self.shape, batch.obs, networks, self.mean)
         return torch.stack([loss.detach(), self._actor_loss, q.detach().mean()]), errors_of(q, y, batch)
 
     @torch.no_grad()
