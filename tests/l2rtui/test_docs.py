@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from l2rtui import __version__
 from l2rtui.backends.common.train_settings import settings_findings
 from l2rtui.config import settings_of_file
 from l2rtui.domain.preflight import Severity
@@ -66,6 +67,11 @@ def test_the_readme_is_one_screen_and_says_what_it_has_to():
     pictures = re.findall(r"!\[.*\]\(screenshots/(\S+)\)", text)
     assert pictures == [f"{name}-120x40.svg" for name in ("cluster", "place", "learn", "receipt")]
     assert "| today | here |" in text
+
+
+def test_the_changelog_begins_with_the_version_of_the_package():
+    headings = re.findall(r"^## (.*)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    assert re.fullmatch(rf"{re.escape(__version__)} - (unreleased|\d{{4}}-\d\d-\d\d)", headings[0])
 
 
 def specs():
