@@ -18,7 +18,7 @@ from tests.l2rtui.cli.conftest import eventually
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(1200)]
 
-SPEC = "kind: job\nname: {}\njob: {{command: [sh, -c, 'echo ready; exec sleep 600'], slots: {}}}\n"
+SPEC = "kind: job\nname: {}\njob: {{command: [sh, -c, 'echo ready; exec sleep 100000'], slots: {}}}\n"
 SLOTS = "3"
 VERBS = (
     ("runs", "-o", "wide"),
