@@ -61,6 +61,13 @@ def test_sac_learns_from_pictures_that_are_shifted():
     assert not torch.equal(shifting.tensors()["critic"], after_update(sac_of_camera(0), batch)["critic"])
 
 
+def test_the_policy_of_sac_begins_with_the_kernels_of_its_critics():
+    sac = sac_of_camera(0)
+    assert sac.actor.kernels
+    for own, of_critics in zip(sac.actor.kernels, sac.critic.kernels, strict=True):
+        assert torch.equal(own, of_critics)
+
+
 def after_update(method: SAC, batch: Batch) -> dict[str, torch.Tensor]:
     method.update(batch)
     return method.tensors()
