@@ -35,7 +35,7 @@ class RunProcesses:
         for process in self.started:
             process.wait()
 
-    def start(self, role: str, index: int = 0) -> subprocess.Popen[bytes]:
+    def start(self, role: str, index: int = 0, seed: int = 0) -> subprocess.Popen[bytes]:
         """Start one process; its output goes to a log in the folder."""
         environ = {
             **{name: value for name, value in os.environ.items() if not name.startswith("L2R_")},
@@ -44,7 +44,7 @@ class RunProcesses:
             contract.ENV_POD: f"{role[0]}-{index}",
             contract.ENV_ROLE: role,
             contract.ENV_INDEX: str(index),
-            contract.ENV_SEED: "0",
+            contract.ENV_SEED: str(seed),
             contract.ENV_ENDPOINT: f"ipc://{self._folder}",
             contract.ENV_DIR: str(self._folder / "run"),
             contract.ENV_CONFIG: json.dumps(self._settings),

@@ -107,9 +107,7 @@ def test_a_model_is_known_by_its_words():
     assert suits("NVIDIA RTX A6000", 49140, gpu_model="rtx a6000", gpu_memory_bytes=48 << 30)
 
 
-LEARNER = (
-    "kind: learner-workers\nname: r\nlearner: {{gpus: 4{}}}\nworkers: []\ntrain: {{environment: racing, {}}}\n"
-)
+LEARNER = "kind: learner-workers\nname: r\nlearner: {{gpus: 4{}}}\ntrain: {{environment: racing, {}}}\n"
 
 
 @pytest.mark.parametrize(
@@ -118,10 +116,12 @@ LEARNER = (
         ("", "algorithm: ppo", 4),
         ("", "algorithm: impala, collect: device", 4),
         ("", "algorithm: ppo, devices: 2", 2),
-        ("", "algorithm: sac", None),
+        ("", "algorithm: sac", 4),
+        ("", "algorithm: impala, impala: {sends_gradients: true}", None),
+        ("", "algorithm: impala, impala: {sends_gradients: false}", 4),
         (", command: [python, mine.py]", "algorithm: ppo, collect: device", None),
     ],
 )
-def test_a_learner_that_collects_has_a_rank_on_each_of_its_gpus(tmp_path, learner, train, devices):
+def test_a_learner_has_a_rank_on_each_of_its_gpus(tmp_path, learner, train, devices):
     spec = loaded(tmp_path, LEARNER.format(learner, train))
     assert json.loads(spec.train).get("devices") == devices
