@@ -198,8 +198,8 @@ SHARED: dict[str, dict[str, Any]] = {
 
 
 def learn_and_go_on(run: RunUnderTest, changes: dict[str, Any]) -> None:
-    """Let a learner of two ranks reach a limit, and one of four or one continue from there."""
-    for updates, devices in ((6, 2), (12, 4), (18, 1)):
+    """Let a learner of two ranks reach a limit, and one of four continue from there."""
+    for updates, devices in ((6, 2), (12, 4)):
         run.settings = {
             **OWN,
             "collect": "workers",
@@ -214,7 +214,7 @@ def learn_and_go_on(run: RunUnderTest, changes: dict[str, Any]) -> None:
             run.settings["devices"] = min(devices, 2)
         started = [run.start("learner")]
         started += [] if run.settings["collect"] == "device" else [run.start("worker")]
-        assert [each.process.wait(120) for each in started] == [0] * len(started), started[0].text()
+        assert [each.process.wait(240) for each in started] == [0] * len(started), started[0].text()
         record = started[0].last("learner")
         assert (record["updates"], record["lost_updates"]) == (updates, 0)
         assert_exact(started[0])
@@ -222,7 +222,7 @@ def learn_and_go_on(run: RunUnderTest, changes: dict[str, Any]) -> None:
 
 @pytest.mark.process
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", SHARED)
 def test_ranks_share_the_batches_of_any_method(run: RunUnderTest, name: str) -> None:
     learn_and_go_on(run, {**SHARED[name], "device": "cpu"})

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
+from collections import Counter
 
 import pytest
 
@@ -25,6 +27,9 @@ from tests.l2rtui.backends.kubernetes.actions.conftest import Cluster
 
 PACE = 50.0
 """Seconds of the server in one of the test: creation times are whole seconds, and a launch waits for them."""
+
+GANG_RACES = int(os.environ.get("GANG_RACES", "10"))
+"""Of each case; 250 are a thousand together."""
 
 
 @pytest.fixture(autouse=True)
@@ -106,6 +111,52 @@ async def test_two_hundred_rounds_give_no_slot_to_two(server, people, quick_cloc
     if has_shared:
         server.put({"kind": "Namespace", "metadata": {"name": labels.CLAIMS_NAMESPACE}})
     assert await race(server, people, 200) == (0, 200)
+
+
+def gangs(server):
+    """GPUs of each pod that is there, by run."""
+    result = {}
+    for (kind, namespace, _), pod in server.objects.items():
+        own = pod["metadata"].get("labels") or {}
+        if kind == "Pod" and labels.RUN in own:
+            result.setdefault((namespace, own[labels.RUN]), []).append(labels.gpu_indices(own[labels.GPU]))
+    return result
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("has_shared", [False, True])
+@pytest.mark.parametrize(("first", "second"), [((2, 2), (2, 2)), ((3, 1), (2, 2))])
+async def test_of_gangs_that_want_the_same_gpus_each_is_whole_or_not_there(
+    server, people, quick_clock, has_shared, first, second
+):
+    """Gangs of so many GPUs each, and how many of them a run has: together they never fit."""
+    server.get("Node", "n1")["metadata"]["labels"][labels.GPUS] = "4"
+    if has_shared:
+        server.put({"kind": "Namespace", "metadata": {"name": labels.CLAIMS_NAMESPACE}})
+    winners = Counter()
+    for number in range(GANG_RACES):
+        wanted = [first, second] if number % 2 else [second, first]
+        plans = [
+            await cluster.plan(f"g{number}", replicas=replicas, gpus=gpus)
+            for cluster, (gpus, replicas) in zip(people, wanted, strict=True)
+        ]
+        assert not any(plan.conflicts for plan in plans)
+        pauses = [random.uniform(0.0, 0.02) for _ in people]
+        stays = await asyncio.gather(*map(attempt, people, plans, pauses))
+        winners[tuple(stays)] += 1
+        held = gangs(server)
+        taken = [gpu for pods in held.values() for gpus in pods for gpu in gpus]
+        assert len(taken) == len(set(taken)), f"a GPU was given twice: {held}"
+        for cluster, (gpus, replicas), plan, is_there in zip(people, wanted, plans, stays, strict=True):
+            own = held.pop((cluster.context.namespace, f"g{number}"), [])
+            assert sorted(map(len, own)) == ([gpus] * replicas if is_there else []), "half a gang"
+            if is_there:
+                view = RunView(plan.runs[0].uid, f"g{number}", f"g{number}", namespace=cluster.context.namespace)
+                assert [item async for item in destroying.destroy(cluster.context, view)]
+        assert not held
+        assert server.names("Lease") == []
+    assert winners[False, False] == winners[True, True] == 0, winners
 
 
 async def test_the_first_created_keeps_the_slot_and_the_later_is_named_it(server, people):
