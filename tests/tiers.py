@@ -30,6 +30,8 @@ Five times the 1.5 seconds that it should take: CI draws four times the examples
 STARTS = frozenset({"subprocess.Popen", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty", "os.system"})
 OTHER_MACHINES = {"cluster", "browser"}
 SHARES = 5
+LONGEST_NAME = 80
+"""Characters of a parameter in the name of its test, which goes to each worker and each child's environment."""
 BEGAN = time.monotonic()
 REPORT = "L2R_TIER_REPORT"
 """Variable with a file to which a JSON line is written for each test: what it did, and what that took.
@@ -103,6 +105,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     sys.addaudithook(_audit)
     multiprocessing.process.BaseProcess.start = _noted_start  # type: ignore[method-assign]
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Shorten the name of a long text, which would otherwise be the whole text."""
+    if not isinstance(val, str | bytes) or len(val) <= LONGEST_NAME:
+        return None
+    text = val if isinstance(val, str) else val.decode("latin-1")
+    return f"{text[:LONGEST_NAME].encode('unicode_escape').decode('ascii')}~{len(val)}"
 
 
 @pytest.hookimpl(wrapper=True)

@@ -142,9 +142,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
 
 
 PAGES: Final[dict[str, str]] = {
-    **dict.fromkeys(("nodes", "pods", "runs", "leaks", "wait", "logs", "attach", "exec"), "commands.md"),
+    **dict.fromkeys(("nodes", "pods", "runs", "wait", "logs", "attach", "exec", "port-forward"), "commands.md"),
     **dict.fromkeys(("slots", "owners", "reserve", "unreserve", "queue"), "guides/reserve-and-share.md"),
-    **dict.fromkeys(("plan", "launch", "scale", "kill", "destroy", "port-forward"), "tutorials/laptop.md"),
+    **dict.fromkeys(("plan", "launch"), "tutorials/laptop.md"),
+    **dict.fromkeys(("scale", "kill", "destroy", "leaks"), "guides/stop.md"),
     **dict.fromkeys(("experiments", "report", "metrics"), "guides/seeds-curves-report.md"),
     **dict.fromkeys(("history", "diff", "relaunch", "results"), "guides/resume-and-reproduce.md"),
     **dict.fromkeys(("describe", "events", "check"), "guides/pod-fails.md"),

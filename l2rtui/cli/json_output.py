@@ -326,7 +326,7 @@ def started_document(run: RunPlan) -> dict[str, Any]:
 
 def _view_of(spec: RunSpec, uid: str, owner: str) -> RunView:
     """Return the expected row of a planned run."""
-    sets = tuple(SetView(part.name, part.role, part.replicas) for part in spec.sets)
+    sets = tuple(SetView(part.name, part.role, part.replicas, part.slots > 0) for part in spec.sets)
     kind = str(spec.kind)
     return RunView(uid, spec.name, spec.experiment, owner, spec.seed, kind, sets=sets, trial=spec.trial)
 

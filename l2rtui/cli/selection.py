@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from l2rtui.cli.argument_parser import nearest
 from l2rtui.cli.listings import Listing
 from l2rtui.cli.output import Document, View, cell_text
-from l2rtui.cli.targets import listed
+from l2rtui.cli.targets import listed, past_run
 from l2rtui.config import user_name
 from l2rtui.domain.quantity import counted
 from l2rtui.domain.selection.filter_language import compile_filter, misread_columns
@@ -68,7 +68,7 @@ class RowSelection:
             if not is_pattern(name) and name not in there and keys.isdisjoint(self._keys(snapshot, [name])):
                 noun, names = self._listing.noun, _shown_names(self._listing, documents)
                 what = f"the {noun}s are {names}" if names else f"there are no {noun}s"
-                raise NotFoundError(f"There is no {noun} {name!r}: {what}.", nearest(name, there))
+                raise NotFoundError(f"There is no {noun} {name!r}: {what}.", past_run(name) or nearest(name, there))
 
     def why_empty(self, snapshot: ClusterSnapshot, documents: Sequence[Document]) -> str:
         """Return a sentence about the arguments that match nothing; empty if there are no objects at all."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from l2rtui.cli.argument_parser import nearest
 from l2rtui.domain.quantity import counted
+from l2rtui.domain.selection.name_pattern import EXPERIMENT_WORDS, is_pattern
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import QUEUED
-from l2rtui.errors import NotFoundError, RefusedError, UsageError
+from l2rtui.errors import L2RError, NotFoundError, RefusedError, UsageError
 
 if TYPE_CHECKING:
     from l2rtui.cli.session import Session
@@ -103,12 +105,28 @@ def _no_run(target: str, snapshot: ClusterSnapshot) -> NotFoundError:
     runs = sorted(run.name for run in snapshot.runs.values())
     pods = [pod.name for pod in snapshot.pods.values()]
     there = f"the runs are {listed(runs)}" if runs else "there are no runs"
-    hint = nearest(target, [*runs, *pods])
-    if set(target) & set("*?["):
+    hint = past_run(target) or nearest(target, [*runs, *pods])
+    if is_pattern(target):
         # Verbs that change something take full names: the matches of a pattern must be checked before they are
         # destroyed.
         hint = f"Patterns are for lists: `l2rtui runs '{target}' -o name` prints the names."
     return NotFoundError(f"Nothing is named {target!r}: {there}.", hint)
+
+
+def past_run(target: str) -> str:
+    """Return where to read about a target that names a run of the history; empty if it names none."""
+    from l2rtui.services.history.store import HistoryFilter, HistoryStore  # 10 ms, needed only for errors
+
+    head, _, rest = target.partition("/")
+    name = rest if head in EXPERIMENT_WORDS else head
+    with contextlib.suppress(L2RError), HistoryStore() as store:
+        runs = list(dict.fromkeys(entry.run for entry in store.entries(HistoryFilter(names=(name,)))))
+        if name in runs or len(runs) == 1:
+            run = name if name in runs else runs[0]
+            return f"{run} is in the history, with its last log lines: `l2rtui history show {run}`."
+        if runs:
+            return f"{counted(len(runs), 'run')} of {name} are in the history: `l2rtui history {name}`."
+    return ""
 
 
 def listed(names: Iterable[str]) -> str:

@@ -123,11 +123,16 @@ class PodView:
 
 @dataclass(frozen=True, slots=True)
 class SetView:
-    """One set of a run and its desired number of replicas."""
+    """One set of a run and its desired number of replicas.
+
+    Attributes:
+        takes_slots: Each replica takes slots or whole GPUs of a node.
+    """
 
     name: str
     role: Role
     replicas: int
+    takes_slots: bool = True
 
 
 LOST = "Lost"

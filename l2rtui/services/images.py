@@ -35,6 +35,7 @@ from l2rtui.cloud.images.engine import (
 from l2rtui.cloud.images.registry import Registry
 from l2rtui.config import state_dir
 from l2rtui.domain.imageref import HUB, ImageRef, ecr_region, parse_image
+from l2rtui.domain.plan import LaunchPlan
 from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.errors import BackendError, L2RError, NotFoundError, RefusedError, UsageError
 from l2rtui.services import journal
@@ -360,6 +361,12 @@ async def tags_of(image: ImageRef) -> list[tuple[str, str]]:
     async with Registry(image.registry, await login_for(image.registry)) as registry:
         names = await registry.tags(image)
         return [(name, await registry.digest(image.tagged(name))) for name in sorted(names)]
+
+
+def names_in(plan: LaunchPlan) -> list[str]:
+    """Return the images of a plan's pods."""
+    parts = ((run.spec, part) for run in plan.runs for part in run.spec.sets)
+    return list(dict.fromkeys(filter(None, (part.pod.image or spec.image for spec, part in parts))))
 
 
 async def absent(names: Iterable[str]) -> tuple[Finding, ...]:

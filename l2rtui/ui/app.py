@@ -583,7 +583,8 @@ class L2RApp(KeyQueueApp):
             "A copy or a push goes on where it was when it is asked for again.",
         )
         question = Question("Leave all the same?", lines_of(texts), yes="Leave", is_grave=True)
-        self.push_screen(ConfirmScreen(question), lambda is_yes: self._leave_now(0) if is_yes else None)
+        confirm = ConfirmScreen(question, self.ctx.keys)
+        self.push_screen(confirm, lambda is_yes: self._leave_now(0) if is_yes else None)
 
     on_leave_requested = action_leave
 

@@ -34,6 +34,11 @@ def make_room(screen: Screen[object]) -> None:
     screen.set_class(is_low, LOW)
     room = max(0, room_below if is_low else room_above)
     for rack in screen.query_children("ToastRack"):
+        for holder in rack.children:
+            # Textual's rack removes a toast that ended on another screen, or was cleared, without its holder, whose
+            # blank lines would push later toasts out of sight.
+            if holder.is_mounted and not holder.children:
+                holder.remove()
         _limit(rack, room)
         if screen.query_children(".dialog"):
             _show_newest(rack, room)

@@ -40,8 +40,8 @@ def _sb3_td3(total: int | None) -> Values:
 def _sb3_dqn(total: int | None) -> Values:
     method = {"lr": 1e-4, "batch_size": 32, "target_updates": 2_500, "max_grad_norm": 10.0, "hidden": [64, 64]}
     explored = {} if total is None else {"exploration_updates": max(1, total // 40)}
-    every_fourth = {"num_envs": 1, "updates_per_step": 0.25, "warmup_steps": 50_000, "replay_capacity": 1_000_000}
-    return {**every_fourth, "dqn": {**method, **_UNCHANGED_TARGET, **explored}}
+    every_fourth = {"updates_per_step": 0.25, "warmup_steps": 50_000, "replay_capacity": 1_000_000}
+    return {**_EACH_STEP, **every_fourth, "dqn": {**method, **_UNCHANGED_TARGET, **explored}}
 
 
 def _cleanrl_ppo(total: int | None) -> Values:
@@ -80,8 +80,8 @@ def _cleanrl_dqn(total: int | None) -> Values:
     # It does not clip the gradient; its loss is a square where this one is Huber's.
     method = {"lr": 2.5e-4, "batch_size": 128, "target_updates": 50, "max_grad_norm": 1e9, "hidden": [120, 84]}
     explored = {} if total is None else {"exploration_updates": max(1, total // 20)}
-    every_tenth = {"num_envs": 1, "updates_per_step": 0.1, "warmup_steps": 10_000, "replay_capacity": 10_000}
-    return {**every_tenth, "dqn": {**method, **_UNCHANGED_TARGET, **explored}}
+    every_tenth = {"updates_per_step": 0.1, "warmup_steps": 10_000, "replay_capacity": 10_000}
+    return {**_EACH_STEP, **every_tenth, "dqn": {**method, **_UNCHANGED_TARGET, **explored}}
 
 
 def _annealed(total: int | None, batch: int) -> Values:
@@ -89,7 +89,8 @@ def _annealed(total: int | None, batch: int) -> Values:
 
 
 _AS_ONE_NETWORK: Final = {"adam_eps": 1e-5, "joint_clipping": True, "max_grad_norm": 0.5}
-_EACH_STEP: Final = {"num_envs": 1, "updates_per_step": 1.0}
+_EACH_STEP: Final = {"num_envs": 1, "updates_per_step": 1.0, "segment_steps": 8, "publish_every": 4}
+"""Those libraries act with the newest policy after each step; `completed` keeps collection as close to learning."""
 _TD3_NOISE: Final = {"exploration_noise": 0.1, "target_noise": 0.2, "target_noise_clip": 0.5, "policy_delay": 2}
 PRESETS: Final[Mapping[str, Mapping[str, Callable[[int | None], Values]]]] = {
     "sb3": {"ppo": _sb3_ppo, "sac": _sb3_sac, "td3": _sb3_td3, "dqn": _sb3_dqn},
@@ -138,4 +139,7 @@ def completed(values: Mapping[str, Any]) -> Values:
     block = {**added.get(algorithm, {}), **values.get(algorithm, {})}
     if values.get("hidden") is not None and "hidden" not in values.get(algorithm, {}):
         block.pop("hidden", None)  # the spec's own widths stand, wherever it has them
-    return {**added, **values, **({algorithm: block} if block else {})}
+    result = {**added, **values, **({algorithm: block} if block else {})}
+    if "publish_every" in added:
+        result.setdefault("band_steps", 2 * result["num_envs"] * result["segment_steps"])
+    return result

@@ -51,6 +51,7 @@ BENCHES = {
     "halving": Bench("", 22, "--env-steps 10240 --rates 1"),
     "kills": Bench("", 40, "--strikes 2 --only kill stop"),
     "kubernetes_destroy": Bench(CLUSTER, 60, "2"),
+    "kubernetes_lists": Bench(f"{CLUSTER} with a stand-in node", 10, "--rounds 1 --pods 50"),
     "kubernetes_scale": Bench(f"{CLUSTER} with 200 stand-in nodes", 15, "fill --pods 5"),
     "learn_to_race": Bench("a checkout of github.com/learn-to-race/l2r", 1, ""),
     "learning": Bench("", 240, "--only cartpole-ppo --seeds 0 --steps 4096 --records {folder}/records"),

@@ -142,7 +142,6 @@ def idle(env: dict[str, str], seconds: float) -> None:
             process
             for process in psutil.process_iter(["cmdline"])  # the command line of a zombie is None, not an error
             if "l2rtui.backends.local.supervision.supervisor" in (process.info["cmdline"] or ())
-            and "l2rtui-watcher" not in process.info["cmdline"]
         )
         times = supervisor.cpu_times()
         age = time.time() - supervisor.create_time()

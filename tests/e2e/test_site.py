@@ -19,10 +19,24 @@ QUESTIONS = {
     "how do I resume": "guides/resume-and-reproduce",
     "what does unknown mean": "explained/slots",
     "how do I get the checkpoints": "guides/data",
+    "how do I run 12 seeds": "tutorials/lab",
+    "how do I pin workers to GPUs": "guides/reserve-and-share",
+    "how do I kill one worker": "guides/stop",
+    "how do I see GPU memory": "guides/reserve-and-share",
+    "where are the logs after destroy": "guides/stop",
+    "how do I sweep": "guides/sweep",
+    "how do I use a private registry": "guides/images",
+    "how do I change the learning rate": "tutorials/laptop",
+    "how do I run without Kubernetes": "tutorials/laptop",
+    "what is sent to the cluster": "explained/exact-launch",
+    "how do I install it without root": "guides/login-node",
+    "what does stalled mean": "explained/stalled",
+    "how do I stop everything and free the GPUs": "guides/stop",
+    "how do I use tensorboard": "guides/trackers",
+    "ImagePullBackOff": "guides/pod-fails",
     "how many slots has a GPU": "explained/slots",
     "train without a GPU": "tutorials/laptop",
     "share GPUs with colleagues": "guides/reserve-and-share",
-    "TensorBoard": "guides/trackers",
     "end a run after 12 hours": "guides/limits-and-alerts",
     "OOMKilled": "guides/pod-fails",
     "my learner is stalled": "explained/stalled",
@@ -30,13 +44,11 @@ QUESTIONS = {
     "which rights do I need": "rights",
     "login node without Python": "guides/login-node",
     "exit code of wait": "exit-codes",
-    "change the learning rate": "tutorials/laptop",
-    "ImagePullBackOff": "guides/pod-fails",
     "compare two seeds": "guides/seeds-curves-report",
     "film a policy": "guides/evaluate-film-export",
 }
 """Question of a reader, and the page with its answer."""
-FIRST_RESULTS = 5
+FIRST_RESULTS = 4
 """Results that a reader sees without scrolling."""
 
 

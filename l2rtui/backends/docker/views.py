@@ -78,7 +78,7 @@ def run_view(network: Mapping[str, Any], replicas: Mapping[str, int], *, is_term
         seed=spec.seed,
         kind=spec.kind,
         created=created,
-        sets=tuple(SetView(row.name, row.role, replicas.get(row.name, 0)) for row in spec.sets),
+        sets=tuple(SetView(row.name, row.role, replicas.get(row.name, 0), row.slots > 0) for row in spec.sets),
         is_terminating=is_terminating,
         trial=spec.trial,
         spec_id=spec_id(spec),

@@ -424,4 +424,4 @@ class FakeBackend:
 
 
 def _set_views(spec: RunSpec) -> tuple[SetView, ...]:
-    return tuple(SetView(set_spec.name, set_spec.role, set_spec.replicas) for set_spec in spec.sets)
+    return tuple(SetView(part.name, part.role, part.replicas, part.slots > 0) for part in spec.sets)

@@ -25,7 +25,7 @@ from l2rtui.backends.local.process_scan import TaggedProcess
 from l2rtui.backends.local.records import ProcessIdentity, RunStatus, StopRequest
 from l2rtui.backends.local.run_store import RunState, RunStore, corrupt_uid, short_uid
 from l2rtui.backends.local.supervision import client, kill_escalation
-from l2rtui.backends.local.supervision.watcher import kill_with_watcher
+from l2rtui.backends.local.supervision.watcher import kill_with_watchers
 from l2rtui.domain.node import CPU
 from l2rtui.domain.receipt import DestroyProgress, Leftover, Receipt
 from l2rtui.domain.snapshot import RunView
@@ -192,7 +192,7 @@ async def _stop_without_supervisor(folder: RunFolder, is_of_run: TagFilter, grac
     """Stop every process directly: on a full disk no request can be written, and the run's space is needed."""
     supervisor = client.supervisor_of(folder)
     if supervisor is not None:
-        kill_with_watcher(supervisor, folder)  # otherwise it would start them again
+        kill_with_watchers(supervisor, folder)  # otherwise it would start them again
     processes = await asyncio.to_thread(process_scan.find_tagged, is_of_run)
     await asyncio.to_thread(kill_escalation.terminate_all, processes, grace_seconds)
 
@@ -224,7 +224,7 @@ async def _until_ended(folder: RunFolder, state: RunState, until: float) -> Asyn
                 requested_at = time.monotonic()
                 client.wake(folder)
             elif time.monotonic() > requested_at + _ANSWER_SECONDS:
-                kill_with_watcher(supervisor, folder)
+                kill_with_watchers(supervisor, folder)
                 requested_at = 0.0
         await asyncio.sleep(client.POLL_SECONDS)
 

@@ -102,7 +102,7 @@ def run_view(state: RunState) -> RunView:
         seed=record.spec.seed,
         kind=record.spec.kind,
         created=record.created,
-        sets=tuple(SetView(spec.name, spec.role, spec.replicas) for spec in record.spec.sets),
+        sets=tuple(SetView(part.name, part.role, part.replicas, part.slots > 0) for part in record.spec.sets),
         reason=reason,
         message=message,
         is_terminating=state.is_stopping,

@@ -206,7 +206,7 @@ def _view(ticket: Ticket, number: int) -> RunView:
         spec.seed,
         str(spec.kind),
         ticket.since,
-        tuple(SetView(part.name, part.role, part.replicas) for part in spec.sets),
+        tuple(SetView(part.name, part.role, part.replicas, part.slots > 0) for part in spec.sets),
         reason=QUEUED,
         message=message,
         trial=spec.trial,

@@ -3,26 +3,92 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from l2rtui.backends.registry import UNSHARED, chosen_backend
 from l2rtui.cli import history_output
 from l2rtui.cli.contexts import contexts_of
-from l2rtui.cli.output import Document, cell_text
+from l2rtui.cli.history_output import csv_rows
+from l2rtui.cli.output import Column, Document, View, cell_text
 from l2rtui.cli.session import Session
 from l2rtui.config import user_name
+from l2rtui.domain.experiments.trial_results import TrialResult
 from l2rtui.domain.history.record import ID_CHARS, HistoryEntry, RunOutcome
 from l2rtui.domain.quantity import counted, utc
 from l2rtui.domain.redact import redact
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.selection.filter_language import compile_filter, misread_columns
 from l2rtui.domain.selection.name_pattern import is_pattern, matches_any
+from l2rtui.domain.sweeps.trial import short_names
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, L2RError, NotFoundError, UsageError
 from l2rtui.services.history.completion import complete_ended, has_open_runs
 from l2rtui.services.history.lookup import bare_experiment, compared, find_entry, find_record, spec_document
 from l2rtui.services.history.store import HistoryFilter, HistoryStore
+
+
+def trial_result_document(result: TrialResult) -> dict[str, Any]:
+    """One trial over its seeds."""
+    return {
+        "trial": result.trial.number,
+        "values": result.trial.settings(),
+        "runs": result.runs,
+        "states": dict(result.states),
+        "mean_return": result.mean_return,
+        "low": result.low,
+        "high": result.high,
+        "best_return": result.best_return,
+        "env_steps": int(result.env_steps),
+    }
+
+
+def sweep_view(documents: Sequence[Document]) -> View:
+    """Return the layout of a table with a column for each swept field."""
+    paths = list(dict.fromkeys(path for document in documents for path in document["values"]))
+    names = short_names(paths)
+    return View(
+        lambda document: f"t{document['trial']}",
+        (
+            Column("TRIAL", lambda document: f"t{document['trial']}"),
+            *(Column(names[path].upper(), _value(path)) for path in paths),
+            Column("MEAN", _figure("mean_return"), is_number=True),
+            Column("LOW", _figure("low"), is_number=True),
+            Column("HIGH", _figure("high"), is_number=True),
+            Column("BEST", _figure("best_return"), is_number=True),
+            Column("STEPS", "env_steps", is_number=True),
+            Column("RUNS", _states),
+        ),
+    )
+
+
+def sweep_csv(documents: Sequence[Document]) -> Iterator[str]:
+    """Yield the lines of a CSV table with a column for each swept field, under its path."""
+    flat = []
+    for document in documents:
+        values = {path: _text(value) for path, value in document["values"].items()}
+        others = {name: value for name, value in document.items() if name not in ("trial", "values", "states")}
+        flat.append({"trial": document["trial"], **values, **others, "states": _states(document)})
+    yield from csv_rows(flat)
+
+
+def _value(path: str) -> Any:
+    return lambda document: _text(document["values"].get(path))
+
+
+def _text(value: object) -> object:
+    """Return a value of a trial as a cell: texts and numbers unchanged, lists and objects as JSON."""
+    return json.dumps(value) if isinstance(value, list | dict) else value
+
+
+def _figure(name: str) -> Any:
+    return lambda document: None if document[name] is None else f"{document[name]:.6g}"
+
+
+def _states(document: Document) -> str:
+    return ", ".join(f"{number} {state}" for state, number in document["states"].items())
+
 
 _LOOK_SECONDS: Final = 10.0
 """Longest wait of a list for ends of runs that were not recorded yet."""
@@ -119,17 +185,16 @@ async def run_report(session: Session) -> int:
 
 async def run_sweep(session: Session) -> int:
     """Print the results of the trials of a sweep, the best first."""
-    from l2rtui.cli import sweep_output
     from l2rtui.services.sweeps.results import sweep_results  # with curves
 
     await _complete(session)
     results = await sweep_results(session.backend, await session.backend.snapshot(), session.args.experiment)
-    documents = [sweep_output.trial_result_document(result) for result in results]
+    documents = [trial_result_document(result) for result in results]
     if session.out.form == "csv":
-        for line in sweep_output.sweep_csv(documents):
+        for line in sweep_csv(documents):
             session.out.text(line)
     else:
-        session.out.show_all(sweep_output.sweep_view(documents), documents)
+        session.out.show_all(sweep_view(documents), documents)
     return EXIT_DONE
 
 

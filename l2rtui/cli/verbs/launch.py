@@ -19,6 +19,7 @@ from l2rtui.cli.session import Session
 from l2rtui.cli.targets import listed
 from l2rtui.cli.verbs.launch_queue import is_queueing, launch_or_queue
 from l2rtui.domain.containers import Binding
+from l2rtui.domain.imageref import parse_image
 from l2rtui.domain.placement import PlacementPolicy
 from l2rtui.domain.plan import LaunchPlan, StepDone
 from l2rtui.domain.preflight import Finding, Severity, cpu_sets, refusals, shared_pods, taken_names, watched
@@ -47,15 +48,16 @@ async def _prepare(session: Session) -> launcher.CheckedPlan:
             "--with changes a setting of a run of the past.", "Name it with --like; --set is for a file."
         )
     (path, *more), limits = _spec_paths(args), settings.default_limits
-    wish = spec_file.load(
+    load = partial(
+        spec_file.load,
         path,
         args.set,
-        args.name,
         binding=settings.binding,
         limits=limits,
         more=more,
         allows_outside=args.allow_outside,
     )
+    wish = load(args.name)
     # After the spec, so that an error in it does not need a second call; before a plan, which may take a while.
     session.require_answer(args.verb)
     if args.image:
@@ -76,19 +78,14 @@ async def _prepare(session: Session) -> launcher.CheckedPlan:
     prepared = await prepared_as(wish)
     if name := await _free_name(session, prepared, lambda names: wish.free_name(args.seeds, names)):
         # Read again if possible: names of imported objects follow the name of the run.
-        again = (
-            wish.named(name)
-            if path == "-" or args.image
-            else spec_file.load(path, args.set, name, binding=settings.binding, limits=limits, more=more)
-        )
+        again = wish.named(name) if path == "-" or args.image else load(name)
         prepared = await prepared_as(again)
     if session.backend.name != "kubernetes" or args.image or args.no_pin:
         return prepared
     from l2rtui.services import images
 
-    parts = ((run.spec, part) for run in prepared.plan.runs for part in run.spec.sets)
-    names = filter(None, (part.pod.image or spec.image for spec, part in parts))
-    return replace(prepared, findings=(*prepared.findings, *await images.absent(names)))
+    absent = await images.absent(images.names_in(prepared.plan))
+    return replace(prepared, findings=(*prepared.findings, *absent))
 
 
 async def _free_name(
@@ -172,6 +169,10 @@ async def _with_image(session: Session, wish: spec_file.LaunchRequest) -> spec_f
     name = session.args.image
     if session.backend.name not in ("kubernetes", "docker"):
         raise UsageError(f"The {session.backend.name} backend runs no images: --image means nothing there.")
+    try:
+        parse_image(name)
+    except ValueError as error:
+        raise UsageError(f"--image {name}: {error}.", "Write REGISTRY/NAME:TAG.") from None
     pinned = name if session.args.no_pin else await images.pinned(name)
     sentence = f"it is {pinned}" if pinned != name else f"{name} is taken as it is named"
     session.talk.say(f"image: {sentence}")

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from html import escape
 from typing import Final
 
 from l2rtui.domain.curves.chart import (
@@ -19,8 +20,43 @@ from l2rtui.domain.curves.chart import (
     figures_of,
 )
 from l2rtui.domain.curves.run_curve import CurveStretch
-from l2rtui.domain.curves.svg import FRAME, svg_document
-from l2rtui.domain.curves.svg import svg_text_element as _text
+
+FRAME: Final = "#888888"
+"""Colour of axes and frames."""
+
+
+def svg_document(width: float, height: float, parts: Iterable[str]) -> str:
+    """Return a picture with a white background; sizes are in pixels."""
+    size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
+    return "\n".join((
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11" fill="none">',
+        f'<rect width="{width:g}" height="{height:g}" fill="#ffffff"/>',
+        *parts,
+        "</svg>\n",
+    ))  # fmt: skip
+
+
+def svg_text_element(
+    x: float, y: float, text: str, *, anchor: str = "start", weight: str = "normal", has_halo: bool = False
+) -> str:
+    """Return a text at its base line.
+
+    Args:
+        anchor: Which end of the text is at ``x``: ``start``, ``middle`` or ``end``.
+        has_halo: Draw a white outline around the letters, so that they are readable on lines.
+    """
+    halo = ' stroke="#ffffff" stroke-width="3" paint-order="stroke"' if has_halo else ""
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" fill="#222222" text-anchor="{anchor}" font-weight="{weight}"{halo}>'
+        f"{escaped(text)}</text>"
+    )
+
+
+def escaped(text: str) -> str:
+    """Escape a text for XML: names come from other people's specs."""
+    # A character that XML forbids would make the file unreadable.
+    return escape("".join(char for char in text if char.isprintable()))
+
 
 COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999933")
 """Colours that are distinguishable with any colour vision (Okabe and Ito 2008, ordered by contrast on white)."""
@@ -91,21 +127,21 @@ def svg_text(groups: Sequence[CurveGroup], settings: ChartSettings, figures: Seq
 
 
 def _chart(drawn: Chart) -> Iterator[str]:
-    yield _text(_LEFT, _TOP - 10, drawn.label, weight="bold")
+    yield svg_text_element(_LEFT, _TOP - 10, drawn.label, weight="bold")
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
     yield f'<rect x="{_LEFT}" y="{_TOP}" width="{right - _LEFT}" height="{bottom - _TOP}" stroke="{FRAME}"/>'
-    yield _text((_LEFT + right) / 2, bottom + 32, AXIS_LABELS[drawn.grid.axis], anchor="middle")
+    yield svg_text_element((_LEFT + right) / 2, bottom + 32, AXIS_LABELS[drawn.grid.axis], anchor="middle")
     for value, label in drawn.x.ticks:
         x = _x(drawn, value)
         yield f'<line x1="{x:.1f}" y1="{bottom}" x2="{x:.1f}" y2="{bottom + 4}" stroke="{FRAME}"/>'
-        yield _text(x, bottom + 16, label, anchor="middle")
+        yield svg_text_element(x, bottom + 16, label, anchor="middle")
     if drawn.y is None:
-        yield _text((_LEFT + right) / 2, (_TOP + bottom) / 2, "no value", anchor="middle")
+        yield svg_text_element((_LEFT + right) / 2, (_TOP + bottom) / 2, "no value", anchor="middle")
         return
     for value, label in drawn.y.ticks:
         y = _y(drawn, value)
         yield f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}" stroke="#e6e6e6"/>'
-        yield _text(_LEFT - 6, y + 4, label, anchor="end")
+        yield svg_text_element(_LEFT - 6, y + 4, label, anchor="end")
     for number, line in enumerate(drawn.lines):
         yield from _line(drawn, line, number)
 
@@ -137,12 +173,12 @@ def _y(drawn: Chart, value: float) -> float:
 
 
 def _legend(groups: Sequence[CurveGroup], settings: ChartSettings, top: float) -> Iterator[str]:
-    yield _text(_LEFT, top + 12, ", ".join(filter(None, settings.facts)))
+    yield svg_text_element(_LEFT, top + 12, ", ".join(filter(None, settings.facts)))
     for number, group in enumerate(groups):
         y = top + 12 + _LEGEND_LINE * (number + 1)
         line = f'stroke="{_colour(number)}" stroke-width="2"{_dashes(number)}'
         yield f'<line x1="{_LEFT}" y1="{y - 4}" x2="{_LEFT + 28}" y2="{y - 4}" {line}/>'
-        yield _text(_LEFT + 36, y, group.title)
+        yield svg_text_element(_LEFT + 36, y, group.title)
 
 
 def _colour(number: int) -> str:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import yaml
 
 from l2rtui import bounded_yaml
 from l2rtui.backends.kubernetes.manifests import import_yaml
-from l2rtui.domain.preflight import Finding
+from l2rtui.domain.imageref import parse_image
+from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.secret import find_secrets
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import SpecError
@@ -25,12 +26,21 @@ from l2rtui.services.spec.yaml_lines import MAX_VALUES
 
 _MARK = "l2r-placeholder-{}-"
 _MARKED = re.compile(r"l2r-placeholder-(\d{1,7})-")
+_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
+"""``$NAME`` and ``${NAME}``, which envsubst fills in; ``$(NAME)`` belongs to Kubernetes."""
+_FREE_TEXT: Final = frozenset({"command", "args", "env", "data", "stringData", "annotations"})
+"""Fields whose texts may mean a shell's variables."""
 _FIRST_COLUMN = re.compile(r"^apiVersion[ \t]*:", re.MULTILINE)
 _ENCODINGS: Final = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+
+_TEMPLATE_HINT: Final = (
+    "It looks like a template. Render it first, for example `helm template CHART | l2rtui plan -f -`."
+)
+_IMAGE_HINT: Final = "Write REGISTRY/NAME:TAG, or give another with --set image=NAME."
 
 Converted = tuple[dict[str, Any], tuple[Finding, ...]]
 """Data of a spec file made from an operator's job, and findings."""
@@ -61,11 +71,11 @@ def load_objects(
 
     Args:
         files: Path and contents of each.
-        overrides: ``NAME=value`` for each placeholder ``{{NAME}}`` that no plan fills in; ``image=…`` and
-            ``replicas=…`` for every workload.
+        overrides: ``NAME=value`` for each placeholder ``{{NAME}}`` that no plan fills in, and for each variable
+            ``$NAME`` or ``${NAME}``; ``image=…`` and ``replicas=…`` for every workload.
 
     Raises:
-        SpecError: not YAML, no workload, or a placeholder without a value.
+        SpecError: not YAML, no workload, a placeholder without a value, or an invalid image name.
     """
     values = dict(_override(override) for override in overrides)
     # Marks are numbered, since one placeholder may occur several times and inside longer words.
@@ -74,13 +84,16 @@ def load_objects(
     path = files[0][0]
     # After parsing, so that a value is text whatever it contains: it cannot add YAML.
     documents = [_unmarked(document, names, values) for document in documents]
-    _refuse_unused(path, values, set(names))
+    variables = dict(sorted(set().union(*map(_variables, documents))))
+    documents = [_with_variables(document, values) for document in documents]
+    _refuse_unused(path, values, {*names, *variables})
     # A plan fills in the rest later, when slots and seeds are known; a spec file has no placeholders.
     is_operators = any(import_operators.is_operator_job(document) for document in documents)
-    unfilled = sorted(import_yaml.placeholders(documents) - set(() if is_operators else import_yaml.KNOWN))
+    unfilled = import_yaml.placeholders(documents) - set(() if is_operators else import_yaml.KNOWN)
+    unfilled |= {name_left for name_left, needed in variables.items() if needed and name_left not in values}
     if unfilled:
-        flags = " ".join(f"--set {name_left}=VALUE" for name_left in unfilled)
-        raise SpecError(f"{path}: nothing is known for {', '.join(unfilled)}.", f"Add {flags}.")
+        flags = " ".join(f"--set {name_left}=VALUE" for name_left in sorted(unfilled))
+        raise SpecError(f"{path}: nothing is known for {', '.join(sorted(unfilled))}.", f"Add {flags}.")
     for document in documents:
         _set_everywhere(document, values)
         for keys, what in find_secrets(document):
@@ -88,12 +101,24 @@ def load_objects(
                 f"{path}: {'.'.join(map(str, keys))} looks like {what}, and specs are no place for it.",
                 "Keep it with `l2rtui secret create`, and refer to that: valueFrom: {secretKeyRef: ...}.",
             )
+        _check_images(document, path)
+    literal = tuple(
+        Finding(
+            Severity.WARNING,
+            str(document.get("kind")),
+            f"the value of {variable} is the text {text}, which nothing fills in",
+            f"Add --set {text.strip('${}')}=VALUE.",
+        )
+        for document in documents
+        for variable, text in _literal_values(document)
+    )
     if is_operators:
         data, notes = import_operators.spec_of(documents, path, name)
         for part in (data[key] for key in ("nodes", "workers", "servers") if key in data and "image" in values):
             part["pod"]["image"] = values["image"]
-        return data, notes
-    return import_yaml.read_kubernetes_yaml(documents, path, name)
+        return data, (*notes, *literal)
+    spec, notes = import_yaml.read_kubernetes_yaml(documents, path, name)
+    return spec, (*notes, *literal)
 
 
 def _documents(raw: bytes, path: str, names: list[str]) -> list[Any]:
@@ -101,7 +126,8 @@ def _documents(raw: bytes, path: str, names: list[str]) -> list[Any]:
         return _parsed(_decoded(raw, path), names)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise SpecError(f"{path}:{line}: not YAML: {error.problem}.") from None
+        hint = _TEMPLATE_HINT if b"{{" in raw else ""
+        raise SpecError(f"{path}:{line}: not YAML: {error.problem}.", hint) from None
     except yaml.YAMLError as error:
         raise SpecError(f"{path}: not YAML: {error}.") from None
 
@@ -179,6 +205,57 @@ def _unmarked(value: Any, names: Sequence[str], values: dict[str, str]) -> Any:
     if isinstance(value, dict):
         return {str(key): _unmarked(item, names, values) for key, item in value.items()}
     return value
+
+
+def _variables(value: Any, is_free: bool = False) -> set[tuple[str, bool]]:
+    """Return the shell variables in a document, each with True if it stands where no shell would fill it in."""
+    if isinstance(value, str):
+        return {(braced or bare, not is_free) for braced, bare in _VARIABLE.findall(value)}
+    if isinstance(value, list):
+        return set().union(*(_variables(item, is_free) for item in value))
+    if isinstance(value, dict):
+        return set().union(*(_variables(item, is_free or key in _FREE_TEXT) for key, item in value.items()))
+    return set()
+
+
+def _literal_values(value: Any) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each variable of a container whose value is one shell variable."""
+    if isinstance(value, dict):
+        for item in value.get("env") or () if isinstance(value.get("env"), list) else ():
+            if isinstance(item, dict) and _VARIABLE.fullmatch(str(item.get("value", ""))):
+                yield str(item.get("name")), str(item["value"])
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _literal_values(item)
+
+
+def _with_variables(value: Any, values: dict[str, str]) -> Any:
+    if isinstance(value, str):
+        return _VARIABLE.sub(lambda match: values.get(match[1] or match[2], match[0]), value)
+    if isinstance(value, list):
+        return [_with_variables(item, values) for item in value]
+    if isinstance(value, dict):
+        return {key: _with_variables(item, values) for key, item in value.items()}
+    return value
+
+
+def _check_images(value: Any, path: str) -> None:
+    """Refuse what no node can pull. Raises SpecError."""
+    if isinstance(value, dict):
+        image = value.get("image")
+        # A container has both; placeholders of a plan stay until the slots are known.
+        if isinstance(image, str) and image and "name" in value and not import_yaml.placeholders(image):
+            try:
+                parse_image(image)
+            except ValueError as error:
+                raise SpecError(
+                    f"{path}: container {value['name']}: image {image!r}: {error}.", _IMAGE_HINT
+                ) from None
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            _check_images(item, path)
 
 
 def _set_everywhere(document: Any, values: dict[str, str]) -> None:

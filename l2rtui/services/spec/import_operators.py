@@ -345,7 +345,10 @@ def _container(reading: _Reading, main: dict[str, Any], data: dict[str, Any], pa
 
 def _devices(reading: _Reading, pod_spec: dict[str, Any], data: dict[str, Any]) -> None:
     """Remove device requests from all containers of a pod: a set requests them by its slots."""
-    devices = import_fields.device_requests(pod_spec)
+    try:
+        devices = import_fields.device_requests(pod_spec)
+    except ValueError as error:
+        raise SpecError(f"{reading.path}: {reading.subject}: {error}.") from None
     data["slots"] = 0
     for container in import_fields.containers(pod_spec):
         _without_devices(reading, container, devices)

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from l2rtui.domain.imageref import parse_image
 from l2rtui.domain.placement import Pin, PlacementPolicy, parse_pins, parse_seeds
 from l2rtui.domain.preflight import Finding
 from l2rtui.domain.secret import find_secrets
@@ -333,6 +334,12 @@ def _request_of(form: SpecForm, locations: Locations, limits: Limits) -> LaunchR
         alerts=alerts_in(form, locations),
         workdir=workdir,
     )
+    # The local backend runs no image, but the same file is meant for others.
+    for image in filter(None, (spec.image, *(set_spec.pod.image for set_spec in sets))):
+        try:
+            parse_image(image)
+        except ValueError as error:
+            raise SpecError(f"{path}: image {image!r}: {error}.", "Write REGISTRY/NAME:TAG.") from None
     try:
         with_sidecar = [set_spec for set_spec in sets if sidecar_of(spec, set_spec) is not None]
     except ValueError as error:

@@ -12,6 +12,7 @@ from textual.widgets import Button, Input, Static
 
 from l2rtui.ui.dialogs.body import REST, DialogBody
 from l2rtui.ui.dialogs.dialog import Dialog
+from l2rtui.ui.keys.table import KeyTable
 from l2rtui.ui.text import Line, Span, TextStyle, hanging
 
 
@@ -36,11 +37,15 @@ class Question:
 
 
 class ConfirmScreen(Dialog[bool]):
-    """Confirmation dialog; the answer is True only after an explicit yes."""
+    """Confirmation dialog; the answer is True only after an explicit yes.
 
-    def __init__(self, question: Question) -> None:
+    Each button names its key: enter presses the safe one.
+    """
+
+    def __init__(self, question: Question, keys: KeyTable) -> None:
         super().__init__("confirm")
         self._question = question
+        self._keys = keys
 
     def compose(self) -> ComposeResult:
         """Title, lines, perhaps an input field, two buttons."""
@@ -56,8 +61,11 @@ class ConfirmScreen(Dialog[bool]):
                 yield Static(id="prompt")
                 yield Input(id="typed", placeholder=question.typed)
             with Horizontal(classes="buttons"):
-                yield Button("Cancel", id="no", compact=True)
-                yield Button(question.yes, id="yes", compact=True)
+                # The first key alone: beside a field, letters are typed.
+                cancel = self._keys.face("dialog.close").split()[0]
+                accept = "enter" if question.typed else self._keys.face("dialog.accept")
+                yield Button(f"Cancel  {cancel}", id="no", compact=True)
+                yield Button(f"{question.yes}  {accept}", id="yes", compact=True)
 
     def on_mount(self) -> None:
         """Fill in the texts and focus the safe choice."""

@@ -7,11 +7,13 @@ it is mounted. Both cases are handled here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from textual import events, on
 from textual.await_complete import AwaitComplete
-from textual.screen import ModalScreen
+from textual.geometry import Region
+from textual.screen import ModalScreen, Screen
+from textual.widget import Widget
 from textual.widgets import Static
 
 from l2rtui.domain.sanitize import sanitize
@@ -22,9 +24,34 @@ from l2rtui.ui.toasts import make_room
 from l2rtui.ui.widgets.span_renderer import to_text
 
 Answer = TypeVar("Answer")
+_MAX_LAYOUTS: Final = 8
+if TYPE_CHECKING:
+    _AnyScreen = Screen[Any]
+else:
+    # Textual takes CSS from the first base that is a widget.
+    _AnyScreen = object
 
 
-class Dialog(ModalScreen[Answer]):
+class SettledScreen(_AnyScreen):
+    """Mixin for a screen that the terminal shows once its parts have their sizes.
+
+    A list or a text is first laid out with all its lines, over the fields and hints below it. It gets the remaining
+    height only then, and no frame shows that.
+    """
+
+    is_laid_out = False
+
+    def settle(self, left: int = _MAX_LAYOUTS, before: tuple[Region, ...] = ()) -> None:
+        """Appear as soon as a refresh moves nothing, or no more refreshes are left."""
+        regions = tuple(widget.region for widget in self.walk_children(Widget) if widget.display)
+        if left and (not before or regions != before or self._layout_required):
+            self.call_after_refresh(self.settle, left - 1, regions)
+            return
+        self.is_laid_out = True
+        self.refresh()
+
+
+class Dialog(SettledScreen, ModalScreen[Answer]):
     """Modal screen; nothing below it gets a key."""
 
     BINDINGS = bindings(KeyContext.DIALOG)
@@ -34,15 +61,11 @@ class Dialog(ModalScreen[Answer]):
         """Set the style sheet's name as a class, not an id, since two dialogs of a kind may exist for a moment."""
         super().__init__(classes=name)
 
-    @property
-    def is_laid_out(self) -> bool:
-        """True once its frame has a size: before, there is only the dimmed screen below, which it will cover."""
-        return any(child.region.height for child in self.children if child.classes & {"dialog", "whole"})
-
     @on(events.Mount)
     def _keep_clear_of_toasts(self) -> None:
         """Keep the toasts off the text: later toasts too, and after the text has grown."""
         self.screen_layout_refresh_signal.subscribe(self, make_room, immediate=True)
+        self.call_after_refresh(self.settle)
 
     def dismiss(self, result: Answer | None = None) -> AwaitComplete:
         """Answer and close, once; an answer given before the dialog is mounted is applied after mounting."""

@@ -48,7 +48,7 @@ async def edit(screen: Screen[None], ctx: AppContext, run: RunView, newest: Call
             after = await asyncio.to_thread(_read, draft, before.name)
         except L2RError as error:
             question = Question("Edit it again?", lines_of([sanitize(str(error))], TextStyle.BAD), yes="Edit")
-            if not await screen.app.push_screen_wait(ConfirmScreen(question)):
+            if not await screen.app.push_screen_wait(ConfirmScreen(question, ctx.keys)):
                 return
         else:
             lines = difference(text, await asyncio.to_thread(as_yaml, after))

@@ -239,7 +239,7 @@ def ask(
         if is_yes:
             ctx.undo_window.start(what, 0.0 if is_urgent else ctx.cancel_seconds, begin)
 
-    screen.app.push_screen(ConfirmScreen(question), answered)
+    screen.app.push_screen(ConfirmScreen(question, ctx.keys), answered)
 
 
 def may_touch(ctx: AppContext, verb: str, objects: Sequence[PodView | RunView]) -> bool:

@@ -97,7 +97,7 @@ def _places(ctx: AppContext, run: RunView, snapshot: ClusterSnapshot) -> str:
     places: list[str] = []
     for part in run.sets:
         seats = [slots_of.get((part.name, index), ()) for index in range(part.replicas)]
-        if any(seats) and not all(seats):
+        if part.takes_slots and not all(seats):
             return ""
         places += [str(slot) for slots in seats for slot in slots]
     return ",".join(places)

@@ -111,6 +111,8 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         self._break_lines()
         self._show_runs()
         self._ctx.background.start(self._show_room(), group="room", what="free slots")
+        if self._ctx.backend.name == "kubernetes":
+            self._ctx.background.start(self._look_for_images(), group="images", what="images")
         self.show_command(self._command)
         if may_wait(self._ctx.backend, self._prepared):
             self._hint("Loading the queue…", TextStyle.WAIT)
@@ -176,6 +178,15 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
             grid.only = frozenset(slot.node for slot in marks)
             grid.snapshot, grid.ghosts = snapshot, marks
             self.call_after_refresh(self._fit_map)
+
+    async def _look_for_images(self) -> None:
+        """Add a warning of each image that its registry does not have; the launch does not wait for the answer."""
+        from l2rtui.services import images  # with the HTTP client, which most reviews do not need
+
+        findings = await images.absent(images.names_in(self._prepared.plan))
+        if findings and self.is_attached:
+            self._prepared = replace(self._prepared, findings=(*self._prepared.findings, *findings))
+            self._break_lines()
 
     def _fit_map(self) -> None:
         grid = self.query_one(GpuGrid)
@@ -274,7 +285,8 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         question = Question(
             f"Launch {sanitize(names)}?", lines, yes="Launch", typed=self._ctx.protected, command=self._command
         )
-        self.app.push_screen(ConfirmScreen(question), lambda is_yes: self._begin(names) if is_yes else None)
+        confirm = ConfirmScreen(question, self._ctx.keys)
+        self.app.push_screen(confirm, lambda is_yes: self._begin(names) if is_yes else None)
 
     def _begin(self, names: str) -> None:
         if self._worker is None:  # enter may be pressed twice before the first confirmation

@@ -298,8 +298,7 @@ class PaneContent:
         run = self.snapshot.runs.get(self._panes.runs.cursor_key or "")
         pods = self._index.pods if run is None or self.has_all_pods else self._index.pods_of(run.name)
         if self.is_mine_only:
-            me = user_name()
-            pods = tuple(pod for pod in pods if pod.owner == me)
+            pods = tuple(filter(self._index.is_mine, pods))
         records = self.records
         fields = record_fields(records[pod.uid] for pod in pods if pod.uid in records) if records else frozenset()
         mismatches = self.snapshot.ledger.mismatches

@@ -26,6 +26,7 @@ from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.errors import L2RError
 from l2rtui.services import launcher
 from l2rtui.services.spec.spec_file import LaunchRequest
+from l2rtui.ui.dialogs.dialog import SettledScreen
 from l2rtui.ui.dialogs.review import show_plan
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.placing.draft_view import DraftView, RangeUnit
@@ -52,7 +53,7 @@ CHECK_SECONDS: Final = 0.3
 DIGIT_SECONDS: Final = 1.0
 
 
-class PlaceScreen(Screen[tuple[str, ...] | None]):
+class PlaceScreen(SettledScreen, Screen[tuple[str, ...] | None]):
     """Screen of place mode; its result is the names of the launched runs, or None.
 
     Args:
@@ -102,6 +103,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         self._view.keys.choices = tuple(Choice(key) for key in keys if key.label)
         self.take_snapshot(self._snapshot)
         self._ctx.background.start(self._open(), group="place", what="place mode", is_exclusive=True)
+        self.call_after_refresh(self.settle)
 
     def on_resize(self, event: events.Resize) -> None:
         """Show sets and findings side by side if they fit."""

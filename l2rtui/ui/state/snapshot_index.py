@@ -18,7 +18,7 @@ from l2rtui.domain.workload import Role
 
 @dataclass(frozen=True, slots=True)
 class PodCounts:
-    """Counts for the status bar: failing and waiting pods, and slots of the user."""
+    """Counts for the status bar: failing and waiting pods, and slots of the user's runs."""
 
     failing: int = 0
     waiting: int = 0
@@ -115,8 +115,13 @@ class SnapshotIndex:
         return tuple(pod for pod, _, _ in self._entries.values())
 
     def _own_slots(self, pod: PodView) -> int:
-        is_mine = pod.owner == self._owner and not pod.phase.is_over
-        return sum(usage.count for usage in pod.devices) if is_mine else 0
+        is_counted = self.is_mine(pod) and not pod.phase.is_over
+        return sum(usage.count for usage in pod.devices) if is_counted else 0
+
+    def is_mine(self, pod: PodView) -> bool:
+        """Return True for a pod of the user's own runs in the namespaces that are shown."""
+        # A pod in another namespace has an owner, and no run: the grid counts it with those of others.
+        return bool(pod.run) and pod.owner == self._owner
 
     def pods_of(self, run: str) -> tuple[PodView, ...]:
         """Return the pods of a run, learners first."""

@@ -26,15 +26,20 @@ from runtime.base.addresses import keep_to_loopback
 from runtime.base.errors import FailedError, first_line
 from runtime.base.metrics import Console, record
 from runtime.base.signals import Stop
-from runtime.exchange.transport.request_reply import RefusedKeysError
+from runtime.exchange.transport.request_reply import RefusedKeysError, RequestSocket
 from runtime.jobs.elastic import launch
 from runtime.jobs.elastic.node_folder import node_folder
-from runtime.jobs.elastic.plan import ElasticPlan
-from runtime.jobs.elastic.rendezvous_client import connect
+from runtime.jobs.elastic.plan import ElasticPlan, node_address
 from runtime.jobs.elastic.rendezvous_handler import GivenUpError, RendezvousHandler
 from runtime.jobs.elastic.rendezvous_session import RendezvousSession
 from runtime.jobs.elastic.round_state import FAILED, FINISHED, RoundState, StateError
-from runtime.jobs.elastic.shared_values import SharedValues
+from runtime.jobs.elastic.shared_values import LARGEST_BYTES, RemoteValues, SharedValues, keys_of
+
+
+def connect(plan: ElasticPlan) -> RemoteValues:
+    """Return the values at the rendezvous; reading them raises OSError while it is unreachable."""
+    return RemoteValues(RequestSocket(node_address(plan.endpoint), LARGEST_BYTES, keys_of(plan.token)[1]))
+
 
 AGAIN_SECONDS: Final = 0.5
 REFUSED_SECONDS: Final = 10.0

@@ -8,9 +8,14 @@ only torch's public interface.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Final
+import socket
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Final, Self
 
+from torch.distributed import DistStoreError, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic import rendezvous
 from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousInfo, RendezvousParameters
 
@@ -18,8 +23,118 @@ from runtime.base import contract
 from runtime.jobs.elastic.plan import ElasticPlan
 from runtime.jobs.elastic.rendezvous_session import RendezvousSession
 from runtime.jobs.elastic.round_state import RoundState
-from runtime.jobs.elastic.round_store import RoundStore
-from runtime.jobs.elastic.training_store import TrainingStore
+
+_POLL_SECONDS: Final = 0.1
+_GET_SECONDS: Final = 15.0
+"""How long to wait for another node's value; after that the node counts as lost."""
+
+
+class RoundStore(Store):
+    """Store of one round."""
+
+    def __init__(self, session: RendezvousSession, prefix: str) -> None:
+        super().__init__()
+        self._session, self._values, self._prefix = session, session.values, prefix
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """Set a value."""
+        text = value.decode("latin-1") if isinstance(value, bytes) else value
+        while not self._values.replace(self._prefix + key, before := self._values.read(self._prefix + key), text):
+            if before == text:
+                return
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a counter and return its new value."""
+        while True:
+            before = self._values.read(self._prefix + key)
+            after = int(before or 0) + amount
+            if self._values.replace(self._prefix + key, before, str(after)):
+                return after
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Return whether all keys are set."""
+        return all(self._values.read(self._prefix + key) for key in keys)
+
+    def get(self, key: str) -> bytes:
+        """Return a value once it is set. Raises DistStoreError if its node is gone or does not respond."""
+        deadline = time.monotonic() + _GET_SECONDS
+        while not (text := self._values.read(self._prefix + key)):
+            if self._session.is_round_over() or time.monotonic() > deadline:
+                raise DistStoreError("a node of the round is gone")
+            time.sleep(_POLL_SECONDS)
+        return text.encode("latin-1")
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        """Wait until all keys are set, or the round has ended: then no node is left to set them."""
+        deadline = time.monotonic() + (timeout or self.timeout).total_seconds()  # type: ignore[attr-defined]
+        while not self.check(keys) and not self._session.is_round_over():
+            if time.monotonic() > deadline:
+                raise DistStoreError("the other nodes do not end")
+            time.sleep(_POLL_SECONDS)
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        """Return several values."""
+        return [self.get(key) for key in keys]
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
+        """Set several values."""
+        for key, value in zip(keys, values, strict=True):
+            self.set(key, value)
+
+
+_BACKLOG: Final = 2048
+"""Number of ranks that may connect at once; the kernel may allow fewer."""
+
+
+class TrainingStore:
+    """Port of a node for one round, reserved before the node knows its rank, and at rank 0 the store on it."""
+
+    def __init__(self, address: str) -> None:
+        """Reserve a free TCP port. Raises OSError if there is none."""
+        self._address = address
+        self._listener = _listen(address)
+        self._store: TCPStore | None = None
+        self.port: Final = int(self._listener.getsockname()[1])
+
+    def open(self) -> None:
+        """Serve the ranks of the round until `close`."""
+        # From here on the store owns the descriptor and closes it.
+        self._store = TCPStore(
+            self._address,
+            self.port,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=self._listener.detach(),
+        )
+
+    def close(self) -> None:
+        """End the store; operations of connected ranks fail."""
+        self._listener.close()
+        self._store = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _listen(address: str) -> socket.socket:
+    listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    try:
+        try:
+            listener.bind((address, 0))
+        except OSError:
+            # With address translation, no local interface has the address at which others reach this node.
+            listener.bind(("", 0))
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
 
 BACKEND: Final = "l2r"
 """Name in torch's registry."""

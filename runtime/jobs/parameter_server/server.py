@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from runtime.base import contract
 from runtime.base.endpoint import Endpoint, parse
@@ -19,13 +22,55 @@ from runtime.exchange.learner_server import LearnerServer
 from runtime.exchange.machines.member_state import SessionTerms
 from runtime.exchange.machines.sequence_ledger import Accounts
 from runtime.exchange.transport import curve_keys
-from runtime.jobs.parameter_server.adam import Adam
 from runtime.jobs.parameter_server.log import LoggedConsole
 from runtime.jobs.parameter_server.rank_context import PsRank
 from runtime.rl.buffers.gradient_buffer import Gradients
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints
 from runtime.rl.checkpoints.counters import Counters, next_epoch, read_journal, write_journal
 from runtime.rl.roles.rate_limiter import RateLimiter
+
+_BETAS: Final = (0.9, 0.999)
+_EPSILON: Final = 1e-8
+
+
+@dataclass(slots=True)
+class Adam:
+    """Weights and the two moments of their gradients, each (size,)."""
+
+    weights: NDArray[np.float32]
+    lr: float
+    steps: int = 0
+    mean: NDArray[np.float32] = field(init=False)
+    square: NDArray[np.float32] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Start with zero moments."""
+        self.mean = np.zeros_like(self.weights)
+        self.square = np.zeros_like(self.weights)
+
+    def step(self, gradient: NDArray[np.float32]) -> None:
+        """Move the weights against ``gradient`` (size,)."""
+        first, second = _BETAS
+        self.steps += 1
+        self.mean += (1 - first) * (gradient - self.mean)
+        self.square += (1 - second) * (np.square(gradient) - self.square)
+        # Algorithm 1 with both bias corrections written out; learners use torch's fused version.
+        scale = np.sqrt(self.square / (1 - second**self.steps)) + _EPSILON
+        self.weights -= (self.lr / (1 - first**self.steps)) * self.mean / scale
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return copies of everything that a step changes."""
+        arrays = {"weights": self.weights, "mean": self.mean, "square": self.square}
+        return {**{name: array.copy() for name, array in arrays.items()}, "steps": np.array(self.steps)}
+
+    def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Load a result of `arrays`. Raises ValueError if the size differs."""
+        for name, mine in (("weights", self.weights), ("mean", self.mean), ("square", self.square)):
+            if arrays[name].shape != mine.shape:
+                raise ValueError(f"it holds {arrays[name].shape[0]} weights, and this shard has {mine.shape[0]}")
+            mine[:] = arrays[name]
+        self.steps = int(arrays["steps"])
+
 
 RECORD_SECONDS: Final = 2.0
 CHECKPOINT_SECONDS: Final = 10.0

@@ -2,19 +2,159 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from runtime.base import contract
 from runtime.base.errors import FailedError, SetupError
-from runtime.rl.algos.actor import NumpyActor
+from runtime.base.installation import install_hint
+from runtime.rl.algos.actor import ActorShape, NumpyActor
+from runtime.rl.algos.networks import Network, dense_layers, encode_parts
 from runtime.rl.checkpoints.saved_policy import open_run, say_aside
-from runtime.rl.policies.formats import FORMATS, FileFormat
-from runtime.rl.policies.portable import PortablePolicy
 from runtime.rl.roles.launch_context import plan_of
+
+Arrays = Sequence[NDArray[Any]]
+OUTPUTS: Final = ("action", "outputs")
+_ONNX_NEEDS: Final = ("onnx", "onnxscript", "onnxruntime")
+
+
+class FileFormat(Protocol):
+    """One file format."""
+
+    def write(self, module: torch.nn.Module, inputs: Mapping[str, NDArray[Any]], path: Path) -> None:
+        """Write a module that takes ``inputs`` in order, with any number of rows. Raises OSError."""
+
+    def run(self, path: Path, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        """Return the outputs of the module in a file."""
+
+
+class TorchScript:
+    """A trace, which C++ and any torch can load with ``torch.jit.load``."""
+
+    def write(self, module: torch.nn.Module, inputs: Mapping[str, NDArray[Any]], path: Path) -> None:
+        """Trace the module and save it."""
+        with _quiet():
+            torch.jit.trace(module, _tensors(inputs)).save(str(path))  # type: ignore[no-untyped-call]
+
+    def run(self, path: Path, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        """Return the outputs of the trace."""
+        with _quiet():
+            return _arrays(torch.jit.load(str(path))(*_tensors(inputs)))  # type: ignore[no-untyped-call]
+
+
+class Onnx:
+    """An ONNX graph, for ONNX Runtime, TensorRT and others."""
+
+    def __init__(self) -> None:
+        """Raise SetupError if a package is missing."""
+        if missing := [name for name in _ONNX_NEEDS if find_spec(name) is None]:
+            raise SetupError(f"--to onnx needs {', '.join(missing)}. {install_hint('policies')}")
+
+    def write(self, module: torch.nn.Module, inputs: Mapping[str, NDArray[Any]], path: Path) -> None:
+        """Convert the module and save it, including its weights."""
+        with _quiet():
+            torch.onnx.export(
+                _program(module, inputs),
+                f=path,
+                input_names=list(inputs),
+                output_names=OUTPUTS,
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
+
+    def run(self, path: Path, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        """Return ONNX Runtime's outputs on the CPU."""
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        outputs: Arrays = session.run(list(OUTPUTS), dict(inputs))
+        return outputs
+
+
+FORMATS: Final[Mapping[str, type[FileFormat]]] = {"onnx": Onnx, "torchscript": TorchScript}
+"""Value of ``--to`` to the form."""
+
+
+def _program(module: torch.nn.Module, inputs: Mapping[str, NDArray[Any]]) -> torch.export.ExportedProgram:
+    batch = torch.export.Dim("batch")
+    # The module takes its inputs as one tuple of positional arguments.
+    shapes = (tuple({0: batch} for _ in inputs),)
+    return torch.export.export(module, _tensors(inputs), dynamic_shapes=shapes)
+
+
+def _tensors(inputs: Mapping[str, NDArray[Any]]) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.from_numpy(array) for array in inputs.values())
+
+
+def _arrays(outputs: Sequence[torch.Tensor]) -> Arrays:
+    return [np.asarray(output.numpy(force=True)) for output in outputs]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide torch's messages for developers: deprecations, and libraries that it did not find."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
+
+
+class PortablePolicy(torch.nn.Module):
+    """Policy with the given weights, stored as buffers of the module.
+
+    Inputs are the vector (B, vector) if there is one, then each image (B, height, width, channels) of bytes.
+    """
+
+    def __init__(self, shape: ActorShape, weights: NDArray[np.float32]) -> None:
+        super().__init__()
+        network = Network(shape, torch.Generator().manual_seed(0), "cpu")
+        network.arena.flat.copy_(torch.from_numpy(weights[: shape.policy_size]))
+        self._shape = shape
+        self._count = len(shape.parts)
+        for number, part in enumerate(network.arena.weights):
+            self.register_buffer(f"part_{number}", part.detach().clone())
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return actions (B, act_dim), and all numbers they are drawn from, (B, `ActorShape.answer_floats`)."""
+        shape = self._shape
+        parts = [self.get_buffer(f"part_{number}") for number in range(self._count)]
+        count, end = len(shape.convolution_parts), len(shape.convolution_parts) + 2 * len(shape.layers)
+        moments = parts[self._count - len(shape.moment_parts) :]
+        vector, pictures = self._split(inputs)
+        features = encode_parts(shape, parts[:count], vector, pictures, moments)
+        dense = parts[count:end]
+        out = dense_layers(shape, list(zip(dense[::2], dense[1::2], strict=True)), features)
+        answer = torch.cat([out, parts[end].expand(out.shape[0], -1)], dim=1) if shape.draw_size else out
+        if shape.head == "gaussian":
+            return out, answer
+        if shape.head == "deterministic":
+            return out.tanh(), answer
+        if shape.head == "squashed":
+            return out[:, : shape.act_dim].tanh(), out
+        groups = torch.split(out, list(shape.choices), dim=1)
+        return torch.stack([logits.argmax(dim=1) for logits in groups], dim=1), answer
+
+    def _split(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        if self._shape.obs_space.vector:
+            return inputs[0], inputs[1:]
+        return inputs[0].new_zeros((inputs[0].shape[0], 0), dtype=torch.float32), inputs
+
 
 TOLERANCE: Final = 1e-5
 """Largest allowed difference of an output; relative for outputs above 1."""

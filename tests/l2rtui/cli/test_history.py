@@ -133,6 +133,27 @@ def test_mistakes_are_sentences(history, capsys, words, code, sentence):
     assert sentence in err
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["logs", "race-s1/learner"],
+            "race-s1 is in the history, with its last log lines: `l2rtui --backend demo history show race-s1`",
+        ),
+        (["pods", "race-s1"], "history show race-s1`"),
+        (["describe", "race-s2"], "history show race-s2`"),
+        (
+            ["kill", "experiment/race", "--yes"],
+            "3 runs of race are in the history: `l2rtui --backend demo history race`",
+        ),
+    ],
+)
+def test_a_verb_for_runs_names_the_history_if_only_that_has_the_run(history, capsys, words, sentence):
+    found, _, err = run(capsys, *words)
+    assert found == 1
+    assert sentence in err
+
+
 def test_a_history_without_runs_says_so(capsys):
     assert run(capsys, "history")[2].strip() == "The history is empty."
 

@@ -52,7 +52,6 @@ def supervisors(cli, waiting):
         pid
         for pid, words in commands.items()
         if b"l2rtui.backends.local.supervision.supervisor" in words
-        and b"l2rtui-watcher" not in words
         and os.path.basename(os.fsdecode(words[-2])) not in waiting  # noqa: PTH119
     ]
 

@@ -319,3 +319,59 @@ def test_an_amount_of_another_unit_is_refused(load, resources, words):
 def test_an_amount_of_another_unit_in_a_pod_is_named(load):
     text = PLAIN.replace("image: i", "image: i, resources: {limits: {memory: 512m}}")
     assert "c: limits.memory: '512m' is less than one byte: did you mean 512Mi?" in said(load(text))
+
+
+# --- files that envsubst or Helm fills in, such as the FSDP examples of aws-samples -------------------
+JOB = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: train}
+spec:
+  parallelism: $PODS
+  template:
+    spec:
+      restartPolicy: Never
+      containers:
+      - name: c
+        image: ${REGISTRY}fsdp:latest
+        command: [sh, -c, 'echo $HOME ${PODS}']
+        env: [{name: PROVIDER, value: $FI_PROVIDER}]
+        resources: {limits: {nvidia.com/gpu: $GPUS}}
+"""
+
+
+def test_variables_of_a_shell_where_no_shell_runs_need_a_value(load):
+    with pytest.raises(SpecError) as refused:
+        load(JOB)
+    assert "nothing is known for GPUS, PODS, REGISTRY" in str(refused.value)
+    assert "--set GPUS=VALUE --set PODS=VALUE --set REGISTRY=VALUE" in refused.value.hint
+    request = load(JOB, "GPUS=2", "PODS=3", "REGISTRY=lab.example/")
+    (part,) = request.spec.sets
+    assert (part.replicas, part.gpus, part.command[-1]) == (3, 2, "echo $HOME 3")
+    assert part.pod.image == "lab.example/fsdp:latest"
+    assert "the value of PROVIDER is the text $FI_PROVIDER, which nothing fills in" in said(request)
+    filled = load(JOB, "GPUS=2", "PODS=3", "REGISTRY=lab.example/", "FI_PROVIDER=efa")
+    assert "nothing fills in" not in said(filled)
+    with pytest.raises(SpecError, match="--set OTHER"):
+        load(JOB, "GPUS=2", "PODS=3", "REGISTRY=r/", "OTHER=1")
+
+
+def test_a_template_is_called_one(load):
+    with pytest.raises(SpecError, match="not YAML") as refused:
+        load(PLAIN.replace("name: p", "name: {{ .Release.Name }}-p"))
+    assert "helm template" in refused.value.hint
+
+
+@pytest.mark.parametrize("amount", ["two", "1.5", "-1", "500m"])
+def test_devices_are_counted_in_whole_numbers(load, amount):
+    text = PLAIN.replace("image: i", f"image: i, resources: {{limits: {{nvidia.com/gpu: '{amount}'}}}}")
+    with pytest.raises(SpecError, match=f"c: nvidia.com/gpu is '{amount}'"):
+        load(text)
+
+
+@pytest.mark.parametrize("image", ["<account>.dkr.ecr/x:1", "Lab/App", "a b", "i:", "i@sha256:12"])
+def test_a_name_that_no_image_can_have_is_refused(load, image):
+    with pytest.raises(SpecError, match=r"image .* is not"):
+        load(PLAIN.replace("image: i", f"image: '{image}'"))
+    with pytest.raises(SpecError, match=r"image .* is not"):
+        load(f"kind: job\nname: own\nimage: '{image}'\njob: {{command: [a]}}\n")

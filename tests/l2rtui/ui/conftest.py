@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 from textual._context import active_app
+from textual.notifications import Notification
 from textual.pilot import Pilot
 
 from l2rtui.backends.fake import FakeBackend
@@ -46,7 +47,7 @@ class Desk:
         await self.pilot.press(*keys)
 
     async def until(self, condition: Callable[[], object], what: str = "") -> None:
-        """Let the app work until a condition holds."""
+        """Let the app work until a condition holds, and what it brought is laid out and drawn."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not condition():
             if time.monotonic() > deadline:
@@ -54,6 +55,7 @@ class Desk:
                 raise AssertionError(f"{missing}\n{self.words()}\n{self.says()}")
             await self.pilot.pause()
             await asyncio.sleep(0.02)
+        await _drained()
 
     async def pass_time(self, seconds: float, condition: Callable[[], object]) -> None:
         """Move the cluster's clock, and wait for what follows."""
@@ -83,11 +85,9 @@ class Desk:
 
     def words(self) -> str:
         """Everything that the terminal shows now."""
-        width, height = self.app.size
-        strips = screen_strips(self.app)
-        if len(strips) != height or strips[0].cell_length < width:  # resized, and not yet laid out anew
+        if self.app.screen._compositor.size != self.app.size:  # new or resized, and not yet laid out
             return ""
-        return "\n".join(strip.text[:width] for strip in strips)
+        return "\n".join(strip.text for strip in screen_strips(self.app))
 
 
 class SmallLab(FakeBackend):
@@ -182,6 +182,8 @@ def _own_state(tmp_path, monkeypatch):
     for module in ("app", "pilot"):
         monkeypatch.setattr(f"textual.{module}.wait_for_idle", _drained)
     monkeypatch.delenv("NO_COLOR", raising=False)
+    # A busy machine takes longer for a key than the five seconds of a notification.
+    monkeypatch.setattr(Notification, "has_expired", False)
     monkeypatch.setattr("l2rtui.backends.fake.demo_logs.MAX_LINES", 60)  # drawing long logs is not what is tested
 
 

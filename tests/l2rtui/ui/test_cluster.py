@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -117,6 +119,25 @@ async def test_a_refused_plan_cannot_be_launched(desk, tmp_path):
         await one.pilot.pause()
         assert one.top == "ReviewScreen"
         assert (await one.backend.snapshot()).run_named("drive") is None
+
+
+async def test_the_review_on_a_cluster_warns_of_an_image_that_its_registry_does_not_have(desk, tmp_path):
+    async def refuse(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    registry = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    image = f"127.0.0.1:{registry.sockets[0].getsockname()[1]}/lab/wrong:1"
+    spec = tmp_path / "drive.yaml"
+    spec.write_text(f"image: {image}\n{SPEC}", "utf-8")
+    async with registry, desk() as one:
+        one.backend.name = "kubernetes"
+        await one.press("L")
+        await one.until(lambda: one.top == "LaunchScreen")
+        one.app.screen.query_one("#spec").value = str(spec)
+        await one.press("enter")
+        await one.until(lambda: one.top == "ReviewScreen" and f"has no image {image}" in one.words())
 
 
 async def test_mistakes_in_the_form_are_sentences_and_leave_the_form_open(desk, tmp_path):
@@ -507,9 +528,12 @@ async def test_pods_of_a_run_that_is_not_selected_are_not_called_silent(desk):
         await one.until(lambda: one.cluster.panes.runs.cursor_key != first)
         one.backend.advance(60)
         content.draw_ages()
-        at = [column.title for column in one.cluster.panes.pods.model.columns].index("steps/s")
-        await one.until(lambda: all(pods.rows[uid].cells[at].text.endswith("?") for uid in own if uid in pods.rows))
-        assert "silent" not in one.words().split("5 Log")[0]
+        at = [column.title for column in pods.columns].index("steps/s")
+        shown = own & pods.rows.keys()
+        assert shown
+        await one.until(
+            lambda: all(pods.rows[uid].cells[at].text.endswith("?") for uid in shown), "no silent worker"
+        )
 
 
 async def test_a_learner_that_hangs_is_seen_by_the_age_of_its_numbers(desk):
@@ -596,32 +620,41 @@ def toasts(one) -> list[Region]:
     return [region for toast in shown if (region := one.app.screen.find_widget(toast).visible_region)]
 
 
-@pytest.mark.parametrize("size", [(80, 24), (60, 20)], ids=str)
-@pytest.mark.parametrize("keys", [("slash", "x"), ("colon", "x"), ("L", "tab"), ("L", "tab", "tab", "tab", "tab")])
-async def test_toasts_never_cover_what_is_typed(desk, size, keys):
-    async with desk(size=size, ready=False, has_toasts=True) as one:
-        await one.press(*keys)
-        await one.until(lambda: isinstance(one.app.focused, Input) and one.app.focused.region.height)
-        show_toasts(one, 6, LONG)
-        await one.until(lambda: len(one.app.screen.query("Toast")) == 6)
-        await one.until(lambda: "sentence 5" in one.words(), "the newest toast")
-        field = one.app.focused.region
-        assert not any(toast.overlaps(field) for toast in toasts(one))
-        await one.press("y", "z")
-        assert one.app.focused.value.endswith("yz")
-        assert "yz" in one.words().splitlines()[field.y]
+TYPED_INTO = [("slash", "x"), ("colon", "x"), ("L", "tab"), ("L", "tab", "tab", "tab", "tab")]
+"""Keys that lead into an input field."""
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=str)
-async def test_toasts_cover_nothing_of_a_question(desk, size):
-    async with desk(size=size, ready=False, has_toasts=True) as one:
-        await one.press("2", "y")
-        await one.until(lambda: one.top == "DetailScreen" and "esc closes" in one.words())
-        show_toasts(one, 6, LONG)
-        await one.until(lambda: "sentence 5" in one.words(), "the newest toast")
-        assert "esc closes" in one.words()
-        title = one.app.screen.query_one("#title").region
-        assert not any(toast.overlaps(title) for toast in toasts(one))
+async def test_toasts_never_cover_what_is_typed(desk):
+    async with desk(size=(80, 24), ready=False, has_toasts=True) as one:
+        for size, keys in product([(80, 24), (60, 20)], TYPED_INTO):
+            await resized(one, size)
+            await one.press(*keys)
+            await one.until(lambda: isinstance(one.app.focused, Input) and one.app.focused.region.height)
+            show_toasts(one, 6, LONG)
+            await one.until(lambda: len(one.app.screen.query("Toast")) == 6)
+            await one.until(lambda: "sentence 5" in one.words(), f"the newest toast after {keys}")
+            field = one.app.focused.region
+            assert not any(toast.overlaps(field) for toast in toasts(one)), (size, keys)
+            await one.press("y", "z")
+            assert one.app.focused.value.endswith("yz")
+            assert "yz" in one.words().splitlines()[field.y]
+            await one.press("escape")
+            await one.until(lambda: one.top == "ClusterScreen" and not isinstance(one.app.focused, Input))
+
+
+async def test_toasts_cover_nothing_of_a_question(desk):
+    async with desk(size=(80, 24), ready=False, has_toasts=True) as one:
+        for size in ((80, 24), (120, 40)):
+            await resized(one, size)
+            await one.press("2", "y")
+            await one.until(lambda: one.top == "DetailScreen" and "esc closes" in one.words())
+            show_toasts(one, 6, LONG)
+            await one.until(lambda: "sentence 5" in one.words(), "the newest toast")
+            assert "esc closes" in one.words()
+            title = one.app.screen.query_one("#title").region
+            assert not any(toast.overlaps(title) for toast in toasts(one)), size
+            await one.press("escape")
+            await one.until(lambda: one.top == "ClusterScreen")
 
 
 async def test_toasts_leave_the_key_bar_in_sight_however_many_there_are(desk):

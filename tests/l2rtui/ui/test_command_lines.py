@@ -78,7 +78,9 @@ def random_snapshot(rng: Random, namespaces: tuple[str, ...], prefix: str = "") 
     for name, namespace in some(rng, product(NAMES, namespaces), 1, 5):
         uid = f"{prefix}run-{namespace}-{name}"
         owner = rng.choice((user_name(), "somebody"))
-        sets = tuple(SetView(part, Role.WORKER, rng.randint(0, 2)) for part in some(rng, SETS, 1, 2))
+        sets = tuple(
+            SetView(part, Role.WORKER, rng.randint(0, 2), rng.random() < 0.8) for part in some(rng, SETS, 1, 2)
+        )
         runs[uid] = RunView(uid, name, rng.choice(NAMES), owner, sets=sets, namespace=namespace)
         for part in sets:
             for index in range(part.replicas):
@@ -228,11 +230,13 @@ def test_the_line_of_a_scale_means_the_sets_of_the_dialog(rng: Random) -> None:
 @given(RANDOM)
 def test_the_line_of_a_relaunch_means_the_runs_and_slots_of_the_dialog(rng: Random) -> None:
     place = random_place(rng)
-    pods = {}
-    for number, (uid, pod) in enumerate(place.snapshot.pods.items()):
-        node = f"{pod.context}:n1" if pod.context else "n1"
-        devices = (DeviceUsage(number, 0), DeviceUsage(number, 1)) if rng.random() < 0.8 else ()
-        pods[uid] = replace(pod, node=node, devices=devices) if pod.run else pod
+    pods = dict(place.snapshot.pods)
+    for run in place.snapshot.runs.values():
+        for number, pod in enumerate(place.snapshot.pods_of(run)):
+            node = f"{pod.context}:n1" if pod.context else "n1"
+            has_slots = run.set_named(pod.set_name).takes_slots and rng.random() < 0.8
+            devices = (DeviceUsage(number, 0), DeviceUsage(number, 1)) if has_slots else ()
+            pods[pod.uid] = replace(pod, node=node, devices=devices)
     snapshot = replace(place.snapshot, pods=pods)
     runs = some(rng, snapshot.runs.values(), 1, 3)
     question = relaunch_question(place.ctx, runs, snapshot)
@@ -247,10 +251,8 @@ def test_the_line_of_a_relaunch_means_the_runs_and_slots_of_the_dialog(rng: Rand
     assert destroyed == {(run.context or None, place.ctx.as_seen(run).uid) for run in runs}
     for run in runs:
         own = list(map(place.ctx.as_seen, snapshot.pods_of(run)))
-        # A snapshot does not tell a set that has lost all its slots from one that has none.
-        seated = {pod.set_name for pod in own if pod.slots}
         parts = [
-            SetSpec(part.name, part.role, ("w",), replicas=part.replicas, slots=2 * (part.name in seated))
+            SetSpec(part.name, part.role, ("w",), replicas=part.replicas, slots=2 * part.takes_slots)
             for part in run.sets
         ]
         spec = RunSpec(Kind.JOB, run.name, run.name, tuple(parts))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from textual.app import App
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.domain.preflight import Finding, Severity
@@ -179,3 +180,41 @@ def test_an_interval_is_shown_with_both_of_its_ends(width):
     model = RowModel(experiments.COLUMNS)
     shown = {model.columns[number].key for number, _ in model.visible_columns(width, GAP)}
     assert len(shown & {"low", "high"}) != 1
+
+
+SCREENS = {
+    "LaunchScreen": ("L",),
+    "HelpScreen": ("question_mark",),
+    "MenuScreen": ("m",),
+    "ExperimentsScreen": ("E",),
+    "OwnersScreen": ("O",),
+    "PlaceScreen": ("P",),
+    "DetailScreen": ("2", "d"),
+    "ConfirmScreen": ("2", "j", "ctrl+d"),
+}
+
+
+@pytest.mark.slow
+async def test_the_first_frame_of_a_screen_has_every_part_where_it_stays(desk, monkeypatch):
+    """A list is laid out with all its lines at first: the terminal must not show it over fields and hints."""
+    async with desk(size=SMALL, demo=True, ready=False) as one:
+        frames = []
+        paint = App._display
+
+        def painted(app, screen, renderable):
+            regions = {part: part.region for part in screen.query("*") if part.id and part.display}
+            frames.append((type(screen).__name__, regions))
+            paint(app, screen, renderable)
+
+        monkeypatch.setattr(App, "_display", painted)
+        await one.until(lambda: len(one.cluster.metrics) == 3)
+        for name, keys in SCREENS.items():
+            frames.clear()
+            await one.press(*keys)
+            await one.until(lambda name=name: one.top == name and any(frame[0] == name for frame in frames), name)
+            await one.pilot.pause(0.2)
+            first = next(regions for top, regions in frames if top == name)
+            moved = {part.id: (region, part.region) for part, region in first.items() if part.region != region}
+            assert not moved, name
+            await one.press("escape")
+            await one.until(lambda: one.app.screen is one.cluster)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.config import user_name
@@ -76,6 +77,7 @@ async def test_all_of_ones_own_runs_are_destroyed_in_four_keys(desk):
         keys = counted(4, "o", "asterisk", "ctrl+d", "y")
         await one.press(*keys[:-1])
         await one.until(lambda: one.top == "ConfirmScreen")
+        assert re.search(f"Cancel  esc +Destroy  {keys[-1]} ", one.words()), "each button names its key"
         await one.press(keys[-1])
         await one.until(lambda: one.top == "ReceiptScreen")
 

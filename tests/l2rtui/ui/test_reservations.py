@@ -46,7 +46,7 @@ async def test_what_somebody_else_has_reserved_is_shown_and_left_alone(desk):
             ("reserve phortx1/7.0", "is reserved by anna until 2025-06-15 16:06 UTC (demo)"),
             ("unreserve phortx1/7.0", "It is reserved by anna: ask them"),
             ("unreserve phortx1/7.1", "phortx1/7.1 is not reserved"),
-            ("reserve phortx1/99 1h", "There is no slot phortx1/99. `l2rtui slots` lists them."),
+            ("reserve phortx1/99 1h", "There is no slot phortx1/99. `l2rtui --backend demo slots` lists them."),
             ("reserve phortx1/7.1 90d", "from 1 minute to 14 days"),
             ("unreserve phortx1/7.1 now", "'now' names no slots"),
         ):

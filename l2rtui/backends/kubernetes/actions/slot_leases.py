@@ -228,8 +228,11 @@ class SlotLeases:
             if other is None or other.get("run_id") == claim["run_id"]:
                 continue
             if await self.is_valid(device, slot, other):
-                slot_id, run = SlotId(*device, int(slot)), other.get("run") or "another run"
-                sentence = f"Slot {slot_id} was claimed by {run} just now, so {claim['run']} cannot sit there."
+                slot_id, holder = SlotId(*device, int(slot)), other.get("run") or "another run"
+                # Two namespaces often have a run of the same name, such as that of the spec.
+                if (namespace := other.get("namespace") or claim["namespace"]) != claim["namespace"]:
+                    holder = f"{holder} in the namespace {namespace}"
+                sentence = f"Slot {slot_id} was claimed by {holder} just now, so {claim['run']} cannot sit there."
                 problems[slot_id] = sentence
         if problems:
             raise SlotTakenError(next(iter(problems.values())), problems)

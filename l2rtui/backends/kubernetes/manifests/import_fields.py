@@ -213,6 +213,9 @@ def device_requests(pod_spec: Mapping[str, Any]) -> dict[str, int]:
     """Return the devices that a pod requests, by resource.
 
     Init containers run one after the other and before the main containers, whose requests add up.
+
+    Raises:
+        ValueError: An amount is not a whole number; the message names container and resource.
     """
     first: dict[str, int] = {}
     together: dict[str, int] = {}
@@ -221,17 +224,26 @@ def device_requests(pod_spec: Mapping[str, Any]) -> dict[str, int]:
             for name, amount in requested(container).items():
                 if "/" not in str(name) or not (name == WHOLE or is_countable(name) or _ACCELERATOR.search(name)):
                     continue
-                try:
-                    number = int(parse_quantity(amount))
-                except (ValueError, TypeError):  # the server refuses it
-                    number = 1
-                if number:
+                if number := _whole(amount, f"{container.get('name')}: {name}"):
                     counted[name] = (
                         max(counted.get(name, 0), number) if counted is first else counted.get(name, 0) + number
                     )
     return {name: max(first.get(name, 0), together.get(name, 0)) for name in dict.fromkeys((*together, *first))}
 
 
+def _whole(amount: Any, name: str) -> int:
+    try:
+        number = parse_quantity(amount)
+    except (ValueError, TypeError):
+        number = -1.0
+    if number < 0 or number != int(number):
+        raise ValueError(f"{name} is {amount!r}: devices are counted in whole numbers")
+    return int(number)
+
+
 def claims_devices(pod_spec: Mapping[str, Any]) -> bool:
     """Return True for a pod with its own requests or claims for devices."""
-    return bool(device_requests(pod_spec) or items(pod_spec, "resourceClaims"))
+    try:
+        return bool(device_requests(pod_spec) or items(pod_spec, "resourceClaims"))
+    except ValueError:  # of a patch; the server refuses the amount
+        return True

@@ -422,7 +422,10 @@ def _binding(reading: _Import, subject: str, pod_spec: dict[str, Any]) -> tuple[
         for variable in items(container, "env")
         if str(variable.get("value", "")) not in ("none", "void")  # values of NVIDIA's runtime for "no GPU"
     } & set(DEVICE_VARIABLES)
-    devices = import_fields.device_requests(pod_spec)
+    try:
+        devices = import_fields.device_requests(pod_spec)
+    except ValueError as error:
+        raise SpecError(f"{reading.source}: {subject}: {error}.") from None
     # With a request, CUDA's variable counts the container's own devices, so it names no device of the node.
     plugin_only = [name for name in devices if is_countable(name) and name != WHOLE_GPU]
     is_pinned = not plugin_only and (NVIDIA in named_devices or (CUDA in named_devices and not devices))

@@ -33,8 +33,9 @@ _RESEARCHER: Final = """\
 """
 _CLAIMS: Final = """\
 # 3. The namespace in which all users claim and reserve slots: launches from two namespaces never get the same one.
-#    `l2rtui cluster prepare` makes the same. Without it a launch looks at all pods once more after it has made
-#    its own, which needs the ledger. Where the setting claims_namespace names another, the Role belongs there.
+#    `l2rtui cluster prepare` makes the same. Against users without this Role a launch looks at all pods once more
+#    after it has made its own, which needs the ledger. Where the setting claims_namespace names another namespace,
+#    the Role belongs there.
 apiVersion: v1
 kind: Namespace
 metadata: {name: CLAIMS}

@@ -192,7 +192,9 @@ def run_view(
         spec.seed if spec is not None else _number(meta.label(labels.SEED)),
         spec.kind if spec is not None else "",
         epoch(meta.creation_timestamp),
-        tuple(SetView(item.name, _ROLES.get(item.role, Role.JOB), item.replicas) for item in spec.sets)
+        tuple(
+            SetView(item.name, _ROLES.get(item.role, Role.JOB), item.replicas, item.slots > 0) for item in spec.sets
+        )
         if spec
         else (),
         reason,
@@ -220,6 +222,7 @@ class _StoredSet(msgspec.Struct, frozen=True):
     name: str
     role: str = ""
     replicas: int = 1
+    slots: int = 1
     restart: str = ""
     stable: bool = False
 

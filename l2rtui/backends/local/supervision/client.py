@@ -94,10 +94,15 @@ def read_status(folder: RunFolder) -> RunStatus | None:
 
 
 def supervisor_of(folder: RunFolder) -> ProcessIdentity | None:
-    """Return the living supervisor of a run, which its lock file names; None if there is none or it is ending."""
-    proc = state_files.read_valid(folder.supervisor_lock, ProcessIdentity)
-    # After announcing its end it reads no more requests, though it may live for some milliseconds.
+    """Return the living supervisor of a run; None if there is none or it is ending.
+
+    Its lock file names it; while that is damaged, its status.
+    """
     status = read_status(folder)
+    proc = state_files.read_valid(folder.supervisor_lock, ProcessIdentity)
+    if proc is None and status is not None:
+        proc = status.supervisor
+    # After announcing its end it reads no more requests, though it may live for some milliseconds.
     is_ending = status is not None and status.is_ended and status.supervisor == proc
     return proc if process_scan.is_alive(proc) and not is_ending else None
 

@@ -27,7 +27,7 @@ from l2rtui.backends.local.supervision import kill_escalation
 from l2rtui.backends.local.supervision.adopted import AdoptedProcesses
 from l2rtui.backends.local.supervision.limit_backstop import Backstop, backstop_of
 from l2rtui.backends.local.supervision.supervised_pod import SupervisedPod, SupervisionContext
-from l2rtui.backends.local.supervision.watcher import Watcher
+from l2rtui.backends.local.supervision.watcher import Watchers
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import DECISIVE_ROLES
 from l2rtui.errors import L2RError
@@ -97,8 +97,9 @@ class Supervisor:
         self._orphan_wait = _ORPHAN_SECONDS
         self._backstop: Backstop | None = None
         self._group: RunGroup | None = None
-        self._watcher = Watcher(folder, record.spec.name, record.uid, environ)
+        self._watchers = Watchers(folder, record.spec.name, record.uid, environ)
         self._adoption_at = 0.0
+        self._lock: int | None = None
 
     def open(self) -> None:
         """Install signal handlers and take over the processes of an earlier supervisor."""
@@ -113,13 +114,21 @@ class Supervisor:
         self._selector.register(reader, selectors.EVENT_READ, reader)
         adopt_orphans()
         self._enter_group()
-        self._watcher.ensure()
+        self._watchers.start()
         self._take_over()
         self._save()
 
+    def name_in(self, lock: int) -> None:
+        """Write our name into the lock file that we hold, for those who wake us; repaired if it is damaged."""
+        self._lock = lock
+        name = msgspec.json.encode(self.me).ljust(_LOCK_FILE_BYTES)
+        if os.pread(lock, _LOCK_FILE_BYTES + 1, 0) != name:
+            with contextlib.suppress(OSError):  # a full disk: the status names us, too
+                os.ftruncate(lock, os.pwrite(lock, name, 0))
+
     def close(self) -> None:
-        """End the watcher; leave the run's control group, which is removed unless it has other processes."""
-        self._watcher.end()
+        """End the watchers; leave the run's control group, which is removed unless it has other processes."""
+        self._watchers.end()
         leave_run_group()
         if self._group is not None:
             self._group.remove()
@@ -135,6 +144,7 @@ class Supervisor:
                 self._reconcile()
             if self._must_poll:
                 self._must_poll = False
+                self._watchers.ensure()
                 for pod in self._pods.values():
                     if pod.poll_exit():
                         self._orphan_scan_at = 0.0
@@ -305,8 +315,7 @@ class Supervisor:
     def _look_at_adopted(self) -> None:
         self._adoption_at = time.monotonic() + _ADOPTION_SECONDS
         own = {pod.process.proc.pid for pod in self._pods.values() if pod.process is not None}
-        own |= {self._watcher.pid} if self._watcher.pid is not None else set()
-        if self._adopted.look(own, self._group.members() if self._group is not None else ()):
+        if self._adopted.look(own | self._watchers.pids, self._group.members() if self._group is not None else ()):
             self._status.adopted = self._adopted.living
             self._is_changed = True
 
@@ -402,7 +411,8 @@ class Supervisor:
             self._round_at = time.monotonic() + _ROUND_SECONDS
             self._must_read = self._must_poll = True
             self._context.oom_kills.look()
-            self._watcher.ensure()
+            if self._lock is not None:
+                self.name_in(self._lock)
 
     def _note_change(self) -> None:
         self._is_changed = True
@@ -479,7 +489,7 @@ def main(argv: list[str]) -> int:
         supervisor = Supervisor(folder, record, clean_environ())
         supervisor.open()
         # Only after open(): a process that reads the name may signal us, and SIGUSR1 kills by default.
-        os.pwrite(lock, msgspec.json.encode(supervisor.me).ljust(_LOCK_FILE_BYTES), 0)
+        supervisor.name_in(lock)
         os.write(ready_writer, b".")
         os.close(ready_writer)
         try:

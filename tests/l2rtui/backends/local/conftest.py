@@ -108,13 +108,17 @@ class Lab:
         status = LocalBackend(self.settings, state=self.state)._store.named(run).status
         return psutil.Process(status.supervisor.pid)
 
-    def watcher(self, run: str = "run") -> psutil.Process:
-        (watcher,) = (child for child in self.supervisor(run).children() if watching.NAME in child.cmdline())
-        return watcher
+    def watchers(self, run: str = "run") -> list[psutil.Process]:
+        watchers = [child for child in self.supervisor(run).children() if watching.NAME in child.cmdline()]
+        assert len(watchers) == 2
+        return watchers
 
     def kill_supervisor(self, run: str = "run") -> None:
         process = self.supervisor(run)
-        self.watcher(run).kill()
+        watchers = self.watchers(run)
+        process.suspend()  # it would replace them
+        for watcher in watchers:
+            watcher.kill()
         process.kill()
         wait_gone(process)
 

@@ -77,18 +77,18 @@ async def test_a_cancelled_exec_ends_its_command(lab):
     await lab.launch(lab.set("sleep", "600"))
     pod = await lab.pod(lambda pod: pod.ready)
     running = asyncio.ensure_future(lab.backend.exec(pod, ["sleep", "600"]))
-    await lab.until(lambda _: len(lab.processes()) == 4)
+    await lab.until(lambda _: len(lab.processes()) == 5)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert len(lab.processes()) == 3
+    assert len(lab.processes()) == 4
 
 
 async def test_an_exec_ends_with_its_run(lab):
     await lab.launch(lab.set("sleep", "600"))
     pod = await lab.pod(lambda pod: pod.ready)
     running = asyncio.ensure_future(lab.backend.exec(pod, ["sleep", "600"]))
-    await lab.until(lambda _: len(lab.processes()) == 4)
+    await lab.until(lambda _: len(lab.processes()) == 5)
     assert not (await lab.destroy()).left
     assert await running == 137
 

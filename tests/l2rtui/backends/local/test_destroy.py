@@ -33,7 +33,7 @@ def assert_nothing_left(lab, receipt: Receipt) -> None:
 
 
 async def test_a_run_is_destroyed_and_counted(lab):
-    await lab.launch(lab.set("sleep", "600", replicas=3))
+    await lab.launch(lab.set("sleep", "600", replicas=3, grace_seconds=60.0))
     run = (await lab.backend.snapshot()).run_named("run")
     items = [item async for item in lab.backend.destroy(run)]
     assert items[0] == DestroyProgress((("Pod", 3), ("Run", 1)))
@@ -43,7 +43,7 @@ async def test_a_run_is_destroyed_and_counted(lab):
     assert dict(receipt.counted).items() >= {"run": 1, "supervisor": 1, "pod": 3}.items()
     assert receipt.not_seen.startswith("what a daemon of this machine started for it")
     assert receipt.results_location == ""
-    assert receipt.seconds < 2
+    assert receipt.seconds < 20, "nobody waits for the grace"
     assert receipt.sentence.startswith("nothing left of run")
     assert_nothing_left(lab, receipt)
     with pytest.raises(NotFoundError):
@@ -256,7 +256,7 @@ async def test_a_second_destroy_hurries_the_first(lab):
     patient.cancel()
     await asyncio.wait([patient])
     *_, receipt = [item async for item in lab.another().destroy(run, grace_seconds=0.0)]
-    assert receipt.seconds < 2
+    assert receipt.seconds < 20, "nobody waits for the grace"
     assert_nothing_left(lab, receipt)
 
 

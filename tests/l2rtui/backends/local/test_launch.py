@@ -35,7 +35,7 @@ async def test_of_launches_on_the_last_slot_exactly_one_wins(lab):
     assert len(refused) == 3
     assert all("is held by run-" in str(result) for result in refused)
     assert len((await lab.backend.snapshot()).runs) == 1
-    assert len(lab.processes()) == 3
+    assert len(lab.processes()) == 4
 
 
 async def test_a_name_is_taken_once(lab):

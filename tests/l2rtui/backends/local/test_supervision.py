@@ -146,11 +146,15 @@ async def test_nothing_of_an_ended_process_lives_beside_the_next(lab, tmp_path, 
     actions = ("once", str(tmp_path / "mark"), "fork", "escape", *ends, "else", "say", "again", "sleep", "600")
     await lab.launch(lab.set(*actions))
     if ends[0] == "sleep":
-        await lab.until(lambda _: len(lab.processes()) == 5)
+        await lab.until(lambda _: len(lab.processes()) == 6)
         await lab.backend.kill([await lab.pod(lambda pod: pod.ready)])
     await lab.until_line("again")
     pod = await lab.pod(lambda pod: pod.ready)
-    assert {process.pid for process in lab.processes()} == {pod.pid, lab.supervisor().pid, lab.watcher().pid}
+    assert {process.pid for process in lab.processes()} == {
+        pod.pid,
+        lab.supervisor().pid,
+        *(watcher.pid for watcher in lab.watchers()),
+    }
 
 
 async def test_a_killed_pod_is_replaced_whatever_its_policy(lab):

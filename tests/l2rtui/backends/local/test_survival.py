@@ -42,14 +42,20 @@ async def test_pods_outlive_their_supervisor_and_the_next_one_takes_them_over(la
     assert lines == [f"count {number}" for number in range(len(lines))]
 
 
-async def test_a_killed_supervisor_is_replaced_by_its_watcher_and_no_line_is_lost(lab):
+@pytest.mark.parametrize("killed_watchers", [(), (0,)], ids=["alone", "with a watcher"])
+async def test_a_killed_supervisor_is_replaced_and_no_line_is_lost(lab, killed_watchers):
+    """Without a reader the job would block after 1 MiB; it prints 6 MB, and nobody gives a command."""
     loud = "for n in {0..300}; do echo $n; head -c 20000 /dev/zero | tr '\\0' x; echo; done; sleep 600"
     await lab.launch(lab.set(command=("bash", "-c", loud)))
     before = await lab.pod(lambda pod: pod.ready)
-    for _ in range(2):  # the new one has a watcher, too
-        killed = lab.supervisor()
-        command = " ".join(lab.watcher().cmdline())
-        assert not any(word in command for word in killed.cmdline()[3:]), "pkill -f of the one must spare the other"
+    for _ in range(2):  # the new one has watchers, too
+        killed, watchers = lab.supervisor(), sorted(lab.watchers(), key=lambda child: child.pid)
+        words = " ".join(watchers[0].cmdline())
+        assert "l2rtui" not in words, "pkill -f of the one must spare the others"
+        assert not any(word in words for word in killed.cmdline()[3:])
+        killed.suspend()  # both at once: it would replace a watcher
+        for number in killed_watchers:
+            watchers[number].kill()
         killed.kill()
         await lab.until(
             lambda snapshot, pid=killed.pid: (
@@ -57,15 +63,26 @@ async def test_a_killed_supervisor_is_replaced_by_its_watcher_and_no_line_is_los
                 and state_files.read(lab.folder().status, RunStatus).supervisor.pid != pid
             )
         )
+        for watcher in watchers:
+            wait_gone(watcher)
     lines = await lab.until_line("300")
     assert [line for line in lines if line.isdigit()] == list(map(str, range(301)))
     assert (await lab.pod(lambda pod: pod.ready)).pid == before.pid
-    watcher = lab.watcher()
-    watcher.kill()
-    lab.supervisor().send_signal(signal.SIGUSR1)
-    wait_gone(watcher)
     assert (await lab.destroy(grace_seconds=0.2)).left == ()
     assert lab.processes() == []
+
+
+async def test_a_killed_watcher_is_replaced_at_once(lab):
+    await lab.launch(lab.set("sleep"))
+    await lab.pod(lambda pod: pod.ready)
+    earlier = lab.watchers()
+    earlier[0].kill()
+    wait_gone(earlier[0])
+    deadline = time.monotonic() + 5.0  # a round of the supervisor takes 10 s
+    while {child.pid for child in lab.supervisor().children()} <= {child.pid for child in earlier}:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert earlier[0].pid not in {child.pid for child in lab.watchers()}
 
 
 async def test_a_supervisor_that_is_stopped_is_reported_until_it_goes_on(lab):
@@ -228,7 +245,7 @@ async def test_a_process_that_is_taken_over_is_restarted_when_it_ends(lab):
     before = await lab.pod(lambda pod: pod.ready)
     psutil.Process(before.pid).kill()
     await lab.pod(lambda pod: pod.ready and pod.restarts == 1)
-    await lab.until(lambda _: len(lab.processes()) == 4)
+    await lab.until(lambda _: len(lab.processes()) == 5)
 
 
 async def test_a_kill_starts_the_missing_supervisor(lab):
@@ -237,7 +254,7 @@ async def test_a_kill_starts_the_missing_supervisor(lab):
     lab.kill_supervisor()
     await lab.backend.kill([before])
     await lab.pod(lambda pod: pod.ready and pod.uid != before.uid)
-    assert len(lab.processes()) == 3
+    assert len(lab.processes()) == 4
 
 
 async def test_a_finished_run_can_be_killed_into_life_again(lab):
@@ -256,7 +273,7 @@ async def test_there_is_never_a_second_supervisor(lab):
         capture_output=True,
     )
     assert (done.returncode, done.stderr) == (3, b"")
-    assert len(lab.processes()) == 3
+    assert len(lab.processes()) == 4
 
 
 async def test_everything_is_found_again_by_another_app(lab):
@@ -442,6 +459,22 @@ async def test_followers_hear_of_kills_and_end_with_the_run(lab):
         ("replaced, killed by SIGTERM (exit 143)", True),
         *((f"count {number}", False) for number in range(5)),
     ]
+
+
+@pytest.mark.parametrize("damage", [b"\xa5" * 128, b"", b"[" * 5000], ids=["garbled", "emptied", "nested"])
+async def test_a_damaged_lock_hides_no_living_supervisor_and_is_healed(lab, damage):
+    await lab.launch(lab.set("sleep", "600"))
+    before, supervisor = await lab.pod(lambda pod: pod.ready), lab.supervisor()
+    lab.folder().supervisor_lock.write_bytes(damage)
+    began = time.monotonic()
+    await lab.backend.kill([before])
+    await lab.pod(lambda pod: pod.ready and pod.uid != before.uid)
+    assert time.monotonic() < began + 15.0, "waits 30 s for an answer of another supervisor"
+    assert lab.supervisor().pid == supervisor.pid
+    deadline = time.monotonic() + 30.0
+    while state_files.read_valid(lab.folder().supervisor_lock, ProcessIdentity) is None:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
 
 
 async def test_a_rotten_record_of_a_living_supervisor_can_be_destroyed(lab):

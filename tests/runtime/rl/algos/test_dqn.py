@@ -22,8 +22,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 SHAPE = ActorShape(3, 1, (8,), head="greedy", choices=(3,))
 
 
-def dqn(**settings: object) -> DQN:
-    return DQN(SHAPE, DQNConfig(hidden=(8,), gamma=0.5, **settings), seed=0)
+def dqn(precision: str = "float32", **settings: object) -> DQN:
+    return DQN(SHAPE, DQNConfig(hidden=(8,), gamma=0.5, **settings), seed=0, precision=precision)
 
 
 def batch(**columns: torch.Tensor) -> Batch:
@@ -48,8 +48,9 @@ def test_double_learning_values_the_choice_of_the_network_by_the_target():
         assert method._next_value(batch().next_obs).tolist() == [value, value]
 
 
-def test_loss_is_hubers_with_weights_and_errors_are_those_of_the_choices_taken():
-    method = dqn(prioritised=True)
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_loss_is_hubers_with_weights_and_errors_are_those_of_the_choices_taken(precision):
+    method = dqn(precision, prioritised=True)
     constant(method)
     several = batch(steps=torch.tensor([2.0, 1.0]), weight=torch.tensor([1.0, 0.5]))
     # y = 1 + 0.5^2 * 3 = 1.75 against 1, and -1 (it ended) against 0: errors 0.75 and 1, halves of their squares.

@@ -82,6 +82,21 @@ def test_the_policy_of_sac_learns_from_the_critics_of_after_their_step(precision
     assert stats["actor_loss"] == pytest.approx(loss.item(), rel=0.3)
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_an_update_of_sac_reads_the_weights_of_its_moment(precision):
+    sac = SAC(SHAPE, replace(SMALL, gamma=0.5, init_alpha=1e-9), 0, precision=precision)
+    batch = replace(make_batch(1), reward=torch.ones(16), terminated=torch.zeros(16))
+    # Networks of weights 0 are their last biases: critics of 4 and 3 whose targets are 10 and 8, and a mean of 0.
+    for name, biases in (("actor", [0.0] * 4), ("critic", [4.0, 3.0]), ("target_critic", [10.0, 8.0])):
+        flat = sac.tensors()[name]
+        flat.zero_()
+        sac.tensors()[name][flat.numel() - len(biases) :] = torch.tensor(biases)
+    stats = sac.update(batch).floats()
+    # y = 1 + 0.5 * 8 = 5.
+    assert stats["mean_q"] == pytest.approx(3.5, rel=1e-2)
+    assert stats["critic_loss"] == pytest.approx((1.0 + 4.0) / 2, rel=1e-2)
+
+
 @pytest.mark.parametrize(
     ("make", "networks"),
     [

@@ -22,8 +22,8 @@ SHAPE = ActorShape(3, 1, (2,), head="deterministic")
 HALF = math.atanh(0.5)
 
 
-def td3(**settings: object) -> TD3:
-    return TD3(SHAPE, TD3Config(hidden=(2,), gamma=0.5, **settings), seed=0)
+def td3(precision: str = "float32", **settings: object) -> TD3:
+    return TD3(SHAPE, TD3Config(hidden=(2,), gamma=0.5, **settings), seed=0, precision=precision)
 
 
 def batch(**columns: torch.Tensor) -> Batch:
@@ -48,15 +48,17 @@ def constant(method: TD3) -> None:
         critic.arena.flat.copy_(torch.cat([part.flatten() for part in parts]))
 
 
-def test_target_is_the_smaller_critic_at_the_target_policys_action():
-    method = td3(target_noise=0.0)
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_target_is_the_smaller_critic_at_the_target_policys_action(precision):
+    method = td3(precision, target_noise=0.0)
     constant(method)
     # At a = 1/2 the critics give 2 and 4.5; the targets are 1 + 0.5 * 2 and, where it ended, -1.
-    assert method._next_value(batch().next_obs).tolist() == pytest.approx([2.0, 2.0])
     stats = method.update(batch()).floats()
     # At 1/4 and -1/2 they give (1.5, 4.25) and (0, 3.5); the targets are 2 and -1.
     errors = [1.5 - 2.0, 4.25 - 2.0, 0.0 + 1.0, 3.5 + 1.0]
-    assert stats["critic_loss"] == pytest.approx(sum(error**2 for error in errors) / 4)
+    # tanh(atanh(1/2)) is 1/2 up to the rounding of its argument.
+    assert stats["critic_loss"] == pytest.approx(sum(error**2 for error in errors) / 4, rel=2e-3)
+    assert method._next_value(batch().next_obs).tolist() == pytest.approx([2.0, 2.0], rel=2e-3)
     assert stats["mean_q"] == pytest.approx((1.5 + 4.25 + 0.0 + 3.5) / 4)
 
 

@@ -4,6 +4,7 @@ state.
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -49,8 +50,13 @@ def match(ours: torch.Tensor, theirs: Any, tolerance: float = 1e-4) -> None:
     np.testing.assert_allclose(ours.numpy(), np.asarray(theirs), atol=tolerance, rtol=0)
 
 
-@pytest.mark.parametrize("start", ["random", "line"])
-@pytest.mark.parametrize("track", sorted(COURSES))
+@pytest.mark.parametrize(
+    ("track", "start"),
+    [
+        pytest.param(track, start, marks=[pytest.mark.slow] if number else [])
+        for number, (track, start) in enumerate(product(sorted(COURSES), ("random", "line")))
+    ],
+)
 def test_torch_drives_as_numpy_does(track, start):
     """240 steps with resets. Each step starts from NumPy's state: rounding must not accumulate over chaotic
     spins.

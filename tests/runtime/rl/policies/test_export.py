@@ -11,8 +11,7 @@ import pytest
 from runtime.base import contract
 from runtime.cli import main
 from runtime.rl.algos.actor import ActorShape, NumpyActor
-from runtime.rl.policies.export import TOLERANCE, write_policy
-from runtime.rl.policies.formats import FORMATS
+from runtime.rl.policies.export import FORMATS, TOLERANCE, write_policy
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from tests.runtime.rl.policies.saved import save_policy
 
@@ -82,6 +81,6 @@ def test_a_policy_with_memory_is_refused_with_a_sentence(
 
 
 def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.rl.policies.formats.find_spec", lambda _: None)
+    monkeypatch.setattr("runtime.rl.policies.export.find_spec", lambda _: None)
     capture = main(["export", str(tmp_path), "--to", "onnx", str(tmp_path / "policy.onnx")])
     assert capture == contract.EXIT_USAGE

@@ -32,7 +32,8 @@ NODE = {
 @pytest.fixture(autouse=True)
 def no_patience_for_controllers(monkeypatch):
     """The server's controllers make their pods at once, or none."""
-    monkeypatch.setattr(slot_races, "APPEAR_SECONDS", 0.0)
+    monkeypatch.setattr(slot_races, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(slot_races, "APPEAR_SECONDS", 0.05)
 
 
 @pytest.fixture

@@ -74,7 +74,12 @@ async def test_a_verb_needs_the_rights_of_its_rows_and_no_others(verb, tmp_path)
     assert expected - calls == set(), "rows that no call needs"
 
 
-@pytest.mark.parametrize("verb", VERBS)
+FEW = ("view", "launch", "scale", "kill", "destroy")
+
+
+@pytest.mark.parametrize(
+    "verb", [pytest.param(verb, marks=[] if verb in FEW else [pytest.mark.slow]) for verb in VERBS]
+)
 async def test_the_roles_are_enough_for_every_verb_in_all_namespaces(verb, tmp_path):
     """Those in one namespace are what the test above runs with."""
     async with program_with(tmp_path, granted(*RESEARCHER, RoleScope.CLUSTER), ()) as program:

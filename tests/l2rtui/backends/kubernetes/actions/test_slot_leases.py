@@ -133,6 +133,13 @@ async def test_an_expired_claim_holds_while_a_controller_would_put_a_pod_there(
         await leases.claim(wish("new"))
 
 
+async def test_a_run_of_another_namespace_is_named_with_it(leases):
+    other = Claimant("r", "other-id", "ben")
+    await leases.claim(slots_by_device({other: [SlotId("n", 0, 0)]}))
+    with pytest.raises(RefusedError, match=r"was claimed by r in the namespace ben just now, so r cannot"):
+        await leases.claim(wish("r"))
+
+
 async def ended_job(server, run):
     """Put a run on slot 0 with a Job that completed immediately."""
     server.runs_controllers = False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import time
 from collections import Counter
 
 import pytest
@@ -18,15 +17,14 @@ from l2rtui.backends.kubernetes.actions import preflight, scale, slot_races
 from l2rtui.backends.kubernetes.actions.run_object import decode_spec, read_run
 from l2rtui.backends.kubernetes.actions.slot_leases import seats_of
 from l2rtui.backends.kubernetes.context import ClusterContext
+from l2rtui.config import Settings
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.placement import Seat
 from l2rtui.domain.plan import ScalePlan, plan_pod
 from l2rtui.domain.preflight import Severity
 from l2rtui.domain.snapshot import RunView
+from tests.fakes.kubernetes_objects import Failure
 from tests.l2rtui.backends.kubernetes.actions.conftest import Cluster
-
-PACE = 50.0
-"""Seconds of the server in one of the test: creation times are whole seconds, and a launch waits for them."""
 
 GANG_RACES = int(os.environ.get("GANG_RACES", "10"))
 """Of each case; 250 are a thousand together."""
@@ -36,20 +34,16 @@ GANG_RACES = int(os.environ.get("GANG_RACES", "10"))
 def short_waits(monkeypatch):
     monkeypatch.setattr(destroying, "_SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(destroying, "_ROUND_SECONDS", (0.005,))
-    monkeypatch.setattr(slot_races, "_POLL_SECONDS", 0.005)
 
 
-@pytest.fixture
-def quick_clock(server):
-    start = time.time()
-    server.clock = lambda: start + (time.time() - start) * PACE
-
-
-@pytest.fixture
-async def people(server):
-    """Two people, each with a namespace."""
+@pytest.fixture(params=["apart"])
+async def people(server, request):
+    """Two people, each with a namespace; with `shared` both claim in the shared one, with `mixed` one of them."""
+    if request.param != "apart":
+        server.put({"kind": "Namespace", "metadata": {"name": labels.CLAIMS_NAMESPACE}})
     apis = [server.api(namespace) for namespace in ("anna", "ben")]
-    yield [Cluster(ClusterContext(api)) for api in apis]
+    elsewhere = Settings(claims_namespace="ben" if request.param == "mixed" else "")
+    yield [Cluster(ClusterContext(api, settings)) for api, settings in zip(apis, (None, elsewhere), strict=True)]
     for api in apis:
         await api.close()
 
@@ -97,19 +91,15 @@ async def race(server, people, rounds, pause=0.02):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("has_shared", [False, True])
-async def test_of_two_people_in_two_namespaces_one_gets_the_slots(server, people, quick_clock, has_shared):
-    if has_shared:
-        server.put({"kind": "Namespace", "metadata": {"name": labels.CLAIMS_NAMESPACE}})
+@pytest.mark.parametrize("people", ["apart", "shared", "mixed"], indirect=True)
+async def test_of_two_people_in_two_namespaces_one_gets_the_slots(server, people):
     assert await race(server, people, 8) == (0, 8)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("has_shared", [False, True])
-async def test_two_hundred_rounds_give_no_slot_to_two(server, people, quick_clock, has_shared):
-    if has_shared:
-        server.put({"kind": "Namespace", "metadata": {"name": labels.CLAIMS_NAMESPACE}})
+@pytest.mark.parametrize("people", ["apart", "shared", "mixed"], indirect=True)
+async def test_two_hundred_rounds_give_no_slot_to_two(server, people):
     assert await race(server, people, 200) == (0, 200)
 
 
@@ -125,15 +115,11 @@ def gangs(server):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
-@pytest.mark.parametrize("has_shared", [False, True])
+@pytest.mark.parametrize("people", ["apart", "shared", "mixed"], indirect=True)
 @pytest.mark.parametrize(("first", "second"), [((2, 2), (2, 2)), ((3, 1), (2, 2))])
-async def test_of_gangs_that_want_the_same_gpus_each_is_whole_or_not_there(
-    server, people, quick_clock, has_shared, first, second
-):
+async def test_of_gangs_that_want_the_same_gpus_each_is_whole_or_not_there(server, people, first, second):
     """Gangs of so many GPUs each, and how many of them a run has: together they never fit."""
     server.get("Node", "n1")["metadata"]["labels"][labels.GPUS] = "4"
-    if has_shared:
-        server.put({"kind": "Namespace", "metadata": {"name": labels.CLAIMS_NAMESPACE}})
     winners = Counter()
     for number in range(GANG_RACES):
         wanted = [first, second] if number % 2 else [second, first]
@@ -159,35 +145,66 @@ async def test_of_gangs_that_want_the_same_gpus_each_is_whole_or_not_there(
     assert winners[False, False] == winners[True, True] == 0, winners
 
 
-async def test_the_first_created_keeps_the_slot_and_the_later_is_named_it(server, people):
+def put_pod(server, namespace, name):
+    """Make a pod of another run on n1/0.0; its experiment has the run's name."""
+    own_labels = {
+        labels.APP_MANAGED_BY: labels.MANAGED_BY,
+        labels.RUN: name,
+        labels.RUN_ID: "ffff",
+        labels.EXPERIMENT: name,
+        labels.HOST: "n1",
+        labels.GPU: "0",
+    }
+    meta = {"name": f"{name}-w-x", "labels": own_labels, "annotations": {labels.SEATS: "[[0,[0]]]"}}
+    server.put({"kind": "Pod", "metadata": meta, "spec": {"nodeName": "n1"}, "status": {}}, namespace)
+
+
+def once(server, kind, action):
+    """Do something as soon as the server has created an object of a kind."""
+
+    def hook(method, of, _):
+        if (method, of) == ("POST", kind):
+            server.hooks.clear()
+            action()
+
+    server.hooks.append(hook)
+
+
+@pytest.mark.parametrize(("namespace", "run"), [("anna", "early"), ("ben", "late")])
+async def test_the_first_stored_keeps_the_slot_and_the_later_is_named_it(server, people, namespace, run):
+    # Of one namespace and one experiment, too, one user may have the right to the shared claims and another not.
     _, ben = people
     plan = await ben.plan("late", replicas=1, pins="n1/0.0")
-    server.hooks.append(lambda method, kind, _: forestall(server) if (method, kind) == ("POST", "Secret") else None)
-
-    def forestall(server):
-        server.hooks.clear()
-        meta = {
-            "name": "early-w-1",
-            "labels": {
-                labels.APP_MANAGED_BY: labels.MANAGED_BY,
-                labels.RUN: "early",
-                labels.RUN_ID: "ffff",
-                labels.EXPERIMENT: "early",
-                labels.HOST: "n1",
-                labels.GPU: "0",
-            },
-            "annotations": {labels.SEATS: "[[0,[0]]]"},
-        }
-        server.put({"kind": "Pod", "metadata": meta, "spec": {"nodeName": "n1"}, "status": {}}, "anna")["metadata"][
-            "creationTimestamp"
-        ] = "2025-12-31T23:59:59Z"
-
-    with pytest.raises(SlotTakenError, match=r"Slot n1/0\.0 was taken by early in the namespace anna at the same"):
+    once(server, "Secret", lambda: put_pod(server, namespace, run))
+    sentence = rf"Slot n1/0\.0 was taken by {run} in the namespace {namespace} at the same"
+    with pytest.raises(SlotTakenError, match=sentence):
         async for _ in launching.launch(ben.context, plan):
             pass
 
 
-async def test_replicas_that_were_added_go_back_and_the_others_stay(server, people, quick_clock):
+@pytest.mark.parametrize("has_events", [True, False])
+async def test_a_pod_that_is_stored_later_takes_no_slot_whatever_time_it_names(server, people, has_events):
+    _, ben = people
+    plan = await ben.plan("early", replicas=1, pins="n1/0.0")
+
+    def follow():
+        put_pod(server, "anna", "late")
+        if not has_events:
+            server.failures.append(Failure("GET", "Pod", 410, "Expired"))
+
+    once(server, "ReplicaSet", follow)
+    assert await attempt(ben, plan)
+
+
+async def test_a_launch_whose_pods_a_controller_cannot_make_has_lost_a_slot_that_another_is_on(server, people):
+    _, ben = people
+    server.runs_controllers = False
+    plan = await ben.plan("refused", replicas=1, pins="n1/0.0")
+    once(server, "ReplicaSet", lambda: put_pod(server, "anna", "there"))
+    assert not await attempt(ben, plan)
+
+
+async def test_replicas_that_were_added_go_back_and_the_others_stay(server, people):
     anna, ben = people
     await anna.launch("r", replicas=1, pins="n1/0.0")
     other = await ben.plan("o", replicas=1, pins="n1/0.1")

@@ -463,6 +463,9 @@ def test_a_list_of_cuda_ends_at_its_first_invalid_entry_and_knows_beginnings_of_
 def test_cuda_beside_a_request_names_no_gpu_of_the_node_and_is_no_contradiction():
     both = container({CU: "0"}, GPUS)
     assert (claims(both), flags(both)) == ((DeviceUsage(None, None, 8),), ())
+    single, none = (container({CU: "5"}, {"nvidia.com/gpu": number}) for number in ("1", "0"))
+    assert claims(single) == (DeviceUsage(None, None, 4),)
+    assert claims(none) == (DeviceUsage(5),)
     claimed = container({CU: "0"})
     assert claims(claimed, resourceClaims=[{"name": "gpu"}]) == UNKNOWN
 
