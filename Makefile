@@ -41,7 +41,7 @@ GPU_NEEDS := $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/dev)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run quick test test-process test-slow test-gpu test-simulated-gpu test-cluster test-smoke nightly \
-  nightly-slow nightly-simulated-gpu nightly-examples nightly-cluster nightly-programs coverage check check-style check-types check-contracts check-house format bench bench-gpu screenshots curves docs dist release sbom wheel lock rbac clean
+  nightly-slow nightly-simulated-gpu nightly-examples nightly-cluster nightly-programs coverage check check-style check-types check-contracts check-house format bench bench-gpu mutants screenshots curves docs dist release sbom wheel lock rbac clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -154,6 +154,9 @@ bench: $(VENV)/dev  ## list the measurements of tests/bench; ARGS="NAME" runs on
 
 bench-gpu: $(GPU_NEEDS)  ## print what a GPU gives, in less than ten minutes
 	@$(GPU_PYTHON) -m tests.bench.gpu $(ARGS)
+
+mutants: $(VENV)/dev  ## change operators and constants of modules; print the changes that no test notices (ARGS="--only ledger")
+	@$(BIN)/python -m tests.bench mutants $(ARGS)
 
 screenshots: $(VENV)/dev  ## drive the app and write screenshots/ (ARGS="cluster recording" needs no process)
 	@$(BIN)/python -m tests.shots $(ARGS)

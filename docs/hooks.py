@@ -17,7 +17,16 @@ ROOT = Path(__file__).parents[1]
 OUTSIDE = re.compile(r"(?<=\]\()\.\./((?:\.\./)*)((?:manifests|screenshots)/[\w./-]+)")
 
 WEIGHTS = {"guides": 4, "tutorials": 2, "from": 2, "explained": 3} | dict.fromkeys(
-    ("architecture.md", "scenarios.md", "supply-chain.md", "inference.md", "measurements.md", "index.md"), 0.5
+    (
+        "explained/words.md",
+        "architecture.md",
+        "scenarios.md",
+        "supply-chain.md",
+        "inference.md",
+        "measurements.md",
+        "index.md",
+    ),
+    0.5,
 )
 """Weight in the search by folder or page: people ask for a job to do, and these pages hold most of the words."""
 
@@ -41,5 +50,5 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Weigh the page for the search, and point links to such files at their copies."""
     folder = page.file.src_uri.partition("/")[0]
-    page.meta["search"] = {"boost": WEIGHTS.get(folder, 1)}
+    page.meta["search"] = {"boost": WEIGHTS.get(page.file.src_uri, WEIGHTS.get(folder, 1))}
     return OUTSIDE.sub(r"\1\2", markdown)

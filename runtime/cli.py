@@ -142,9 +142,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=Version, nargs=0, help="show the version and end")
     roles = parser.add_subparsers(dest="role", required=True, metavar="COMMAND", title="commands")
-    learner = roles.add_parser("learner", help="take segments in, update the policy, publish it, keep checkpoints")
-    worker = roles.add_parser("worker", help="fetch the policy, roll out, send")
-    evaluator = roles.add_parser("evaluator", help="fetch the policy, drive from the start line, report")
+    learner = roles.add_parser("learner", help="receive segments, update the policy, publish it, keep checkpoints")
+    worker = roles.add_parser("worker", help="act with the newest policy and send segments to the learner")
+    evaluator = roles.add_parser("evaluator", help="score the newest policy from the start line")
     modules = (policies, encoders, simulator, control_cli, elastic, classify, ps, steps, supervise, fetching, setup)
     for module in modules:
         module.add_parser(roles)
@@ -239,6 +239,19 @@ def _copies(training: Settings) -> int:
 
 def _start(options: argparse.Namespace, stop: Stop) -> int:
     """Run one process of a run to its end."""
+    from runtime.base.errors import EnvironmentFault
+
+    try:
+        return _run_role(options, stop)
+    # Nothing of ours ends a role so: code 0 would say that its work is done.
+    except (SystemExit, KeyboardInterrupt) as ended:
+        raise EnvironmentFault(
+            f"the environment's code ended the process ({ended!r}); an environment ends an episode by terminated "
+            "or truncated, and fails by an exception"
+        ) from ended
+
+
+def _run_role(options: argparse.Namespace, stop: Stop) -> int:
     from runtime.base import contract
     from runtime.base.gpu_meter import visible_uuids
     from runtime.base.metrics import Console, record
@@ -249,11 +262,11 @@ def _start(options: argparse.Namespace, stop: Stop) -> int:
 
         if (code := end_of_child(os.environ, stop)) is not None:
             return code
-    context = Context.from_environment(os.environ, options.role)
+    context, console = Context.from_environment(os.environ, options.role), Console()
     # Checked before torch is imported: a mistake in the variables is reported at once, not after three seconds.
     folder = context.learner_folder() if options.role == "learner" else None
     if uuids := visible_uuids(os.environ):
-        Console().record(record(contract.GPU_RECORD, {"uuids": list(uuids)}))
+        console.record(record(contract.GPU_RECORD, {"uuids": list(uuids)}))
     # OpenMP and BLAS read the number of threads when they are loaded, so this precedes the imports below.
     bound_numeric_threads(context)
     if folder is not None:
@@ -263,20 +276,22 @@ def _start(options: argparse.Namespace, stop: Stop) -> int:
 
         # Before torch is imported: within a second the reason is the run's, and no worker is waited for.
         check_installed(context.settings.log_to)
+        tried = None
         if os.environ.get(contract.ENV_TRY_ENVIRONMENT) != "0":
-            try_environment(context.settings)
+            tried = try_environment(context.settings)
+            stop.keep()
         from runtime.rl.roles import learner
 
         descriptors.raise_limit(has_reserve=True)
-        return learner.run(context, folder, stop, Console())
+        return learner.run(context, folder, stop, console, tried)
     if options.role == "worker":
         from runtime.rl.roles import worker
 
-        worker.run(context, stop, Console())
+        worker.run(context, stop, console)
     else:
         from runtime.rl.roles import evaluator
 
-        evaluator.run(context, stop, Console())
+        evaluator.run(context, stop, console)
     return contract.EXIT_DONE
 
 

@@ -53,12 +53,12 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "diff": ("l2rtui diff racing-sac-s3 racing-sac-s4", "l2rtui diff 7f3a91c0 racing-sac-s4 -o json"),
     "report": ("l2rtui report racing-sac", "l2rtui report racing-sac --out week.html"),
     "launch": (
-        "l2rtui launch --like racing-sac-s3 --name again",
         "l2rtui launch -f manifests/racing-sac.yaml --wait --yes",
         "l2rtui launch -f run.yaml --seeds 0-11 --on phortx1/0-7,phortx2/0.0-3 --wave 8",
         "l2rtui launch -t night --seeds 0-3",
         "l2rtui launch -f manifests/cartpole-ppo.yaml --seeds 0-11 --queue --yes",
-        "l2rtui launch -f run.yaml --set workers.0.replicas=8 --set train.updates_per_step=0.25",
+        "l2rtui launch -f run.yaml --set workers.w.replicas=8 --set train.updates_per_step=0.25",
+        "l2rtui launch --like racing-sac-s3 --name again",
     ),
     "relaunch": ("l2rtui relaunch", "l2rtui relaunch racing-sac --on phortx3/4"),
     "reserve": ("l2rtui reserve phortx1/0-3 --for 4h --note 'paper figures'", "l2rtui reserve"),
@@ -97,7 +97,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "l2rtui simulator restart l2r-reference/w/0",
         "l2rtui simulator frame l2r-reference/w/0 --camera CameraBirdsEye",
     ),
-    "check": ("l2rtui check --context phoebe",),
+    "check": ("l2rtui check --context lab",),
     "image": (
         "l2rtui image build --push registry.example/lab/node",
         "l2rtui image build --base registry.example/lab/simulator:5.2",

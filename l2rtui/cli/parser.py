@@ -66,7 +66,7 @@ def _spec(parser: Parser) -> None:
     sentence = "spec file, or Kubernetes objects (repeatable), in YAML or JSON; - is the standard input"
     parser.option("-f", "--file", action="append", default=[], metavar="SPEC", help=sentence)
     parser.option("-t", "--template", default="", metavar="NAME", help="template in place of -f: `l2rtui template`")
-    parser.repeated("--set", "K=V", "change one field, such as workers.0.replicas=8")
+    parser.repeated("--set", "K=V", "change one field, such as workers.w.replicas=8; repeatable")
     parser.flag("--allow-outside", "the spec may name programs outside of its own folder")
     parser.option("--seeds", type=_seeds, default=(), metavar="LIST", help="one run for each seed: 0-11 or 1,5,7")
     parser.option("--name", default="", help="name of the run, instead of the name in the file")
@@ -185,7 +185,7 @@ def _logs(parser: Parser) -> None:
 
 def _attach(parser: Parser) -> None:
     parser.option("target", metavar="TARGET", help="one pod: its name, or RUN/SET/INDEX")
-    parser.flag("--stdin", "as kubectl has it: the terminal is the command's anyway", short="-i")
+    parser.flag("--stdin", "accepted for users of kubectl; the command has the terminal anyway", short="-i")
     parser.flag("--tty", "the same", short="-t")
 
 
@@ -274,7 +274,7 @@ VERBS = {
         Verb("reserve", "owners", "set slots aside for your runs for a time, or list them", selection.reserve),
         Verb("unreserve", "owners", "end reservations of slots", selection.unreserve, ()),
         Verb("new", "template", "write a commented spec file to begin with", groups.new, ()),
-        Verb("plan", "launch", "print what a launch would create, and what speaks against it", _plan),
+        Verb("plan", "launch", "print what a launch would create, and every problem with it", _plan),
         Verb("launch", "launch", "start a run, or one for each seed", _launch),
         Verb("relaunch", "launch", "launch destroyed runs again", _relaunch),
         Verb("history", "history", "past runs: list, show, remove", selection.history, (*FORMATS, "csv")),
@@ -319,14 +319,19 @@ VERBS = {
         Verb("config", "config", "show all settings, check their file", groups.config),
         Verb("image", "image", "container images: build, push, log in to registries, list", groups.image),
         Verb("secret", "secret", "keys and logins for runs: create, list, delete; never shown", groups.secret),
-        Verb("cluster", "cluster", "a cluster in Amazon's cloud: create, look, scale, delete", groups.cluster),
+        Verb(
+            "cluster",
+            "cluster",
+            "create, scale, delete a cluster in Amazon's cloud; prepare any cluster",
+            groups.cluster,
+        ),
         Verb(
             "artifacts", "artifacts", "checkpoints in buckets and folders: list, fetch, compare", groups.artifacts
         ),
         Verb("results", "volume", "results of destroyed runs on this machine: list, delete", groups.results),
         Verb("volume", "volume", "volumes and the files in them: list, make, delete, fetch, put", groups.volume),
         Verb("serve", "serve", "the app in a browser on this machine, behind a token", _serve, ()),
-        Verb("service", "service", "a unit of systemd that calls `recover` at each start", groups.service, ()),
+        Verb("service", "service", "install a systemd unit that continues runs after a reboot", groups.service, ()),
         Verb("schema", "files", "JSON Schema of spec files", _nothing, ("json", "yaml")),
         Verb(
             "explain",

@@ -76,7 +76,8 @@ def image(parser: Parser) -> None:
         "name",
         "NAME",
         "image, such as registry.example/lab/node (default of build: l2rtui-node); for login: the registry; for "
-        "source: a new folder for Dockerfiles, pins and runtime",
+        "ls: a repository of a registry (default: images built here); for source: a new folder for Dockerfiles, "
+        "pins and runtime",
     )
     parser.text("--source", "DIR", "build: tree with docker/ (default: this one, or what is installed)")
     parser.text("--base", "IMAGE", "build: base image, such as one with a simulator")
@@ -106,7 +107,11 @@ def secret(parser: Parser) -> None:
 
 def cluster(parser: Parser) -> None:
     """Add the words of ``cluster``."""
-    parser.option("action", choices=CLUSTER_ACTIONS, help="what to do")
+    parser.option(
+        "action",
+        choices=CLUSTER_ACTIONS,
+        help="what to do; prepare is for every cluster: it makes the namespace in which all claim slots",
+    )
     parser.optional("group", "GROUP", "scale: the node group (default: all)")
     parser.option("-f", "--file", default="", metavar="FILE", help="eksctl's ClusterConfig, in YAML")
     parser.option("--name", default="", help="the cluster, without a file")
@@ -133,7 +138,7 @@ def artifacts(parser: Parser) -> None:
         help="s3://BUCKET/PREFIX, a folder, or a run; for get and compare also one checkpoint: PLACE/NAME",
     )
     parser.optional("other", "PLACE", "compare: the second one")
-    parser.text("--name", "NAME", "which checkpoint; the newest whole one otherwise")
+    parser.text("--name", "NAME", "which checkpoint (default: the newest complete one)")
     parser.text("--to", "DIR", "get: folder to copy it to (default: this one)")
 
 

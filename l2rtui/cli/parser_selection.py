@@ -118,7 +118,7 @@ def history(parser: Parser) -> None:
     parser.text("--state", "STATE", f"with commas: {', '.join(OUTCOMES)}")
     parser.values["--state"] = OUTCOMES
     _whose(parser)
-    parser.text("--filter", "EXPR", "as the app filters its tables: 'best>200 state=done'")
+    parser.text("--filter", "EXPR", "only rows that match: words, or columns, such as 'best>200 state=done'")
     parser.option("--last", type=whole_number, default=0, metavar="N", help="only the newest N")
     parser.flag("--since-left", "only runs that started or ended since the app was last open")
     parser.option("--to", choices=TRACKERS, help="tracker of an export; it goes where its own settings say")
@@ -148,7 +148,7 @@ def metrics(parser: Parser) -> None:
     _names(parser, "RUN", "run or experiment/NAME; all runs when left out")
     _state(parser, "runs")
     _whose(parser)
-    parser.text("--filter", "EXPR", "as the app filters its tables: 'return>200 lag<3'")
+    parser.text("--filter", "EXPR", "only rows that match: words, or columns, such as 'return>200 lag<3'")
     parser.flag("--watch", "one line now and one for each new record; on a terminal a table", short="-w")
     parser.text("--svg", "FILE", "write charts of the curves over the full length of the runs; - is the output")
     parser.text("--csv", "FILE", "write the curves as a table")
@@ -180,7 +180,7 @@ def wait(parser: Parser) -> None:
         metavar="SPAN",
         help="such as 90s, 30m or 2h; 0 looks once (default: no limit)",
     )
-    parser.flag("--any", "the first run that comes to it is enough")
+    parser.flag("--any", "return when one of the runs has reached it")
 
 
 def _names(parser: Parser, metavar: str, sentence: str) -> None:
@@ -210,7 +210,11 @@ def _whose(parser: Parser) -> None:
 
 
 def _filter(parser: Parser) -> None:
-    parser.text("--filter", "EXPR", "as the app filters its tables: words, and column=, ~, <, >= value")
+    parser.text(
+        "--filter",
+        "EXPR",
+        "only rows that match: words, or columns with =, ~, <, >=; `/` in the app takes the same",
+    )
 
 
 def _narrowing(parser: Parser) -> None:

@@ -47,6 +47,8 @@ class Console:
     """Standard output, from any thread, one complete line at a time."""
 
     def __init__(self) -> None:
+        # Kept: an environment may put something else into its place.
+        self._stream = sys.stdout
         self._sentence_times: deque[float] = deque()
         self._num_dropped = 0
 
@@ -73,11 +75,10 @@ class Console:
         self._num_dropped = 0
         return f"{time.strftime('%H:%M:%S')} {sentence}{more}"
 
-    @staticmethod
-    def _print(line: str) -> None:
+    def _print(self, line: str) -> None:
         with _print_lock, contextlib.suppress(OSError, ValueError):
-            sys.stdout.write(line + "\n")
-            sys.stdout.flush()
+            self._stream.write(line + "\n")
+            self._stream.flush()
 
 
 class AppendFile:

@@ -1,9 +1,9 @@
 """Charts of twelve seeds of 24 hours, read back from their metrics files: time until drawn, memory, keys.
 
-Each seed has a record a second, 86,400 in total, in the learner's format, and continues to write while the app is
-open.
+Each seed has a record a second, 86,400 in total, in the learner's file, which keeps older ones in levels of half as
+many. It continues to write while the app is open, whose log begins with its newest records. A week of three runs:
 
-    python -m tests.bench charts
+    python -m tests.bench charts --seeds 3 --hours 168
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ import tempfile
 import time
 from pathlib import Path
 
+from runtime.base.metrics import RecordFile
 from tests.bench.startup import Terminal
 from tests.bench.ui import BARE_LIST, keys, memory, spread
 
 SEEDS = 12
+LOG_LINES = 60_000
+"""More than a log pane keeps."""
 KEYS = (b"h", b"\x1b[C")
 """Keys that move the cursor left and right."""
 APP = """
-import asyncio, json, os, sys, time
+import asyncio, itertools, json, os, sys, time
 from pathlib import Path
 
 from l2rtui.ui.bootstrap import make_ready
@@ -36,7 +39,7 @@ from l2rtui.domain.log import LogLine
 from l2rtui.domain.workload import Role
 from l2rtui.ui.app import L2RApp
 
-folder, writer, seeds, records = Path(sys.argv[1]), *map(int, sys.argv[2:])
+folder, writer, seeds, records, kept, lines = Path(sys.argv[1]), *map(int, sys.argv[2:])
 
 def tell(*words):
     os.write(writer, (" ".join(map(str, words)) + "\\n").encode())
@@ -54,6 +57,10 @@ def make():
             if pod.role is not Role.LEARNER:
                 await asyncio.Event().wait()
             number = records
+            with (folder / pod.run / "metrics.jsonl").open() as file:
+                past = itertools.islice(itertools.cycle(file.read().splitlines()), lines // seeds)
+            for line in past:
+                yield LogLine(json.loads(line)["time"], pod.name, line)
             while True:
                 record = json.loads((folder / "last.json").read_text())
                 number += 1
@@ -68,7 +75,7 @@ class Probed(L2RApp):
         self.probe = asyncio.create_task(self.look())
 
     async def look(self):
-        left = [("sampled", 1000), ("complete", records)]
+        left = [("sampled", 1000), ("complete", kept)]
         while left:
             await asyncio.sleep(0.005)
             charts = getattr(self.cluster.panes, "charts", None)
@@ -85,29 +92,40 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hours", type=float, default=24.0, help="length of each run")
     parser.add_argument("--seconds", type=float, default=15.0, help="how long keys are measured")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="number of runs (%(default)s)")
     options = parser.parse_args(arguments)
     records = round(3600 * options.hours)
     with tempfile.TemporaryDirectory() as home:
         print(f"load of this machine {os.getloadavg()[0] / (os.cpu_count() or 1):.1f} a core")
-        write(Path(home), records)
+        kept = write(Path(home), options.seeds, records)
         env = {**os.environ, "XDG_STATE_HOME": home, "XDG_CONFIG_HOME": home, "TERM": "xterm-256color"}
         bare(env, options.seconds)
-        measure(env, Path(home), records, options.seconds)
+        measure(env, Path(home), (options.seeds, records, kept), options.seconds)
         bare(env, options.seconds)
     return 0
 
 
-def write(folder: Path, records: int) -> None:
-    """Write the files of all seeds; the last record also separately, as a pattern for later ones."""
-    began, rng = time.time() - records, random.Random(7)
-    for seed in range(SEEDS):
+def write(folder: Path, seeds: int, records: int) -> int:
+    """Write the files of all seeds; the last record also separately, as a pattern for later ones.
+
+    Returns:
+        Number of records that a file keeps.
+    """
+    began, rng, sizes = time.time() - records, random.Random(7), []
+    for seed in range(seeds):
         path = folder / f"crowd-{seed}" / "metrics.jsonl"
         path.parent.mkdir()
-        with path.open("w", encoding="utf-8") as file:
-            for number in range(records):
-                line = json.dumps(record(began, number, seed, rng), separators=(",", ":"))
-                file.write(f"{line}\n")
+        file = RecordFile(path)
+        for number in range(records):
+            line = json.dumps(record(began, number, seed, rng), separators=(",", ":"))
+            file.append(line)
+        file.close()
+        parts = list(path.parent.iterdir())
+        sizes.append(sum(part.stat().st_size for part in parts))
+        kept = sum(part.read_bytes().count(b"\n") for part in parts)
+    print(f"files of {records:,} records: {max(sizes) / 1e6:.1f} MB, {kept:,} records kept")
     (folder / "last.json").write_text(line, "utf-8")
+    return kept
 
 
 def record(began: float, number: int, seed: int, rng: random.Random) -> dict[str, object]:
@@ -148,11 +166,12 @@ def bare(env: dict[str, str], seconds: float) -> None:
     terminal.close()
 
 
-def measure(env: dict[str, str], folder: Path, records: int, seconds: float) -> None:
+def measure(env: dict[str, str], folder: Path, numbers: tuple[int, int, int], seconds: float) -> None:
     """Open the charts of all seeds, and use them while they are read back and afterwards."""
+    seeds, records, _ = numbers
     reader, writer = os.pipe()
     os.set_inheritable(writer, True)
-    terminal = Terminal(["-c", APP, str(folder), *map(str, (writer, SEEDS, records))], env)
+    terminal = Terminal(["-c", APP, str(folder), *map(str, (writer, *numbers, LOG_LINES))], env)
     os.close(writer)
     terminal.read(60.0, until=b"crowd-1")
     terminal.read(5.0)
@@ -173,7 +192,7 @@ def measure(env: dict[str, str], folder: Path, records: int, seconds: float) -> 
             word, at = line.split()
             times[word] = float(at) - began
             opening = opening or terminal.cpu() - cpu
-    print(f"{SEEDS} seeds of {records:,} records: drawn from a sample after {times['sampled']:.2f} s", end="")
+    print(f"{seeds} seeds of {records:,} records: drawn from a sample after {times['sampled']:.2f} s", end="")
     print(f" ({opening:.2f} s CPU), ", end="")
     print(f"every record after {times['complete']:.1f} s")
     print(f"  key to first byte while they are read back: {spread(waits)} ms")

@@ -32,16 +32,18 @@ class Records(BaseCallback):
     our evaluator.
     """
 
-    def __init__(self, environment: str, seed: int) -> None:
+    def __init__(self, environment: str, seed: int, evaluation_steps: int | None = None) -> None:
+        """``evaluation_steps`` are the env steps between two evaluations, of any method; None for the above."""
         super().__init__()
         self._environment = environment
         self._seed = seed
+        self._evaluation_steps = evaluation_steps
         self._began = time.time()
-        self._next = RECORD_STEPS
+        self._next = evaluation_steps or RECORD_STEPS
 
     def _on_step(self) -> bool:
         if self.num_timesteps >= self._next and self.model.ep_info_buffer:
-            self._next = self.num_timesteps + RECORD_STEPS
+            self._next = self.num_timesteps + (self._evaluation_steps or RECORD_STEPS)
             record = {
                 "env_steps": self.num_timesteps,
                 "mean_return": self._mean_return(),
@@ -51,7 +53,7 @@ class Records(BaseCallback):
         return True
 
     def _mean_return(self) -> float:
-        if isinstance(self.model, PPO):
+        if isinstance(self.model, PPO) and self._evaluation_steps is None:
             returns = [each["r"] for each in self.model.ep_info_buffer]
             return sum(returns) / len(returns)
         evaluated = make_vec_env(self._environment, EPISODES, seed=1_000 + self._seed)
@@ -186,9 +188,14 @@ EXAMPLES = {
 
 
 def main() -> None:
-    """Train one example with one seed."""
+    """Train one example with one seed: EXAMPLE SEED, or defaults SEED ENVIRONMENT METHOD STEPS EVALUATION_STEPS."""
     torch.set_num_threads(1)
     seed = int(sys.argv[2])
+    if sys.argv[1] == "defaults":
+        environment, method, steps, evaluation_steps = sys.argv[3], sys.argv[4], *map(int, sys.argv[5:])
+        algorithm = {"ppo": PPO, "sac": SAC}[method]("MlpPolicy", environment, seed=seed, device="cpu")
+        algorithm.learn(steps, callback=Records(environment, seed, evaluation_steps))
+        return
     environment, make = EXAMPLES[sys.argv[1]]
     algorithm, steps = make(seed)
     algorithm.learn(steps, callback=Records(environment, seed))

@@ -1,11 +1,13 @@
-"""Env steps a second while learning, end to end: CartPole-v1, networks of 64x64, batches of 1,024 steps.
+"""Env steps a second, and a CPU second, while learning, end to end: CartPole-v1, networks of 64x64.
 
-Ours are a learner and workers as processes over the real exchange, by IMPALA and by PPO. They are compared with
-Stable-Baselines3's PPO, in a separate environment and in more than one arrangement of copies and threads. All take
-one gradient step per batch (`--epochs` for more); rounds are interleaved, and starting up is not counted. The
-learner's idle share (time without data) is taken from its records in the counted stretch. The examples of both
-methods (`manifests/cartpole-*.yaml`) run in the same rounds, with all of their workers and the evaluator, and are
-compared with ours of the same method and as many passes over each batch.
+Ours are a learner and workers as processes over the real exchange, by IMPALA and by PPO. CPU seconds are those of
+all processes, so a machine that others use too does not change them much. The limit is PPO in one process over a
+vectorised environment, without an exchange. Stable-Baselines3's PPO is in a separate environment, in more than one
+arrangement of copies and threads. All take one gradient step per 1,024 steps (`--epochs` for more); rounds are
+interleaved, and starting up is not counted. The learner's idle share (time without data) is taken from its records
+in the counted stretch. The examples of both methods (`manifests/cartpole-*.yaml`) run in the same rounds, with all
+of their workers and the evaluator, and are compared with ours of the same method and as many passes over a batch.
+`--costly` takes CartPole with a millisecond of work in each step instead, for PPO alone.
 
     python -m tests.bench.learning_speed [--sb3 PYTHON] [--rounds 5] [--seconds 8]
 """
@@ -18,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,9 +35,8 @@ SB3 = {
     "SB3 PPO, 64 copies, 2 threads": "64 2",
 }
 """Runs of `learning_speed_sb3.py`: name and first arguments."""
-START_SECONDS = 6.0
-"""Time for processes to start, in addition to the measured seconds."""
 BATCH = 1_024
+LIMIT = "one process"
 EXAMPLES = ("cartpole-impala", "cartpole-ppo")
 """Specs in manifests/."""
 MANIFESTS = Path(__file__).parents[2] / "manifests"
@@ -55,6 +57,7 @@ class Rate:
     """Result of one run."""
 
     steps_per_second: float
+    steps_per_cpu_second: float
     idle_share: float | None = None
 
 
@@ -69,6 +72,24 @@ def ours(epochs: int) -> tuple[Ours, ...]:
         Ours(f"l2rtui IMPALA, 1 worker of 64{passes}", 1, {**shape, "algorithm": "impala", "impala": impala}),
         Ours(f"l2rtui PPO, 1 worker of 64{passes}", 1, {**shape, "algorithm": "ppo", "ppo": ppo}),
     )
+
+
+def costly() -> tuple[Ours, ...]:
+    """PPO with one worker, and with four, on the environment that costs a millisecond; ten passes as is usual."""
+    shape = {"environment": "tests.bench.learning_speed_alone:Costly-v0", "num_envs": 8, "segment_steps": 32}
+    ppo = {"batch_steps": BATCH, "minibatch_size": 64, "epochs": 10}
+    settings = {**shape, "algorithm": "ppo", "ppo": ppo}
+    return (Ours("l2rtui PPO, 1 worker of 8", 1, settings), Ours("l2rtui PPO, 4 workers of 8", 4, settings))
+
+
+def limits(epochs: int, *, is_costly: bool) -> dict[str, str]:
+    """First words of `learning_speed_alone.py` for each arrangement in one process."""
+    if is_costly:
+        return {f"{LIMIT}, 8 copies": f"Costly-v0 8 {BATCH} 64 10"}
+    return {
+        f"{LIMIT}, 64 copies": f"CartPole-v1 64 {BATCH} {BATCH} {epochs}",
+        f"{LIMIT} as cartpole-ppo": "CartPole-v1 128 4096 512 3",
+    }
 
 
 def tuned(example: Ours) -> Ours:
@@ -91,37 +112,44 @@ def examples() -> tuple[Ours, ...]:
 
 def run_ours(case: Ours, seconds: float) -> Rate:
     """Start learner and workers like a launcher, and read the learner's records."""
-    settings = {
-        "environment": "CartPole-v1",
-        "hidden": [64, 64],
-        "max_seconds": seconds + START_SECONDS,
-        **case.settings,
-    }
-    with tempfile.TemporaryDirectory(prefix="l2r-") as name, RunProcesses(Path(name), settings) as run:
+    settings = {"environment": "CartPole-v1", "hidden": [64, 64], **case.settings}
+    with tempfile.TemporaryDirectory(prefix="l2r-") as name, RunProcesses(Path(name), settings, cpus=1) as run:
         run.start("learner")
         for index in range(case.workers):
             run.start("worker", index)
         if case.has_evaluator:
             run.start("evaluator")
-        run.wait()
-        records, output = run.records(), run.output("learner")
-    # The last one belongs to the end; the first with steps to the start.
-    kept = [each for each in records if each["env_steps"]][1:-1]
-    if len(kept) < 2:
-        raise SystemExit(f"{case.name}: too few records to tell; give it more --seconds\n{output[-2000:]}")
-    first, last = kept[0], kept[-1]
-    rate = (last["env_steps"] - first["env_steps"]) / (last["time"] - first["time"])
-    return Rate(rate, statistics.mean(each["idle_share"] for each in kept[1:]))
+        first, before = next_record(run, 2)  # the first one with steps belongs to the start
+        time.sleep(seconds)
+        last, after = next_record(run, len(kept_records(run)) + 1)
+        idle = [each["idle_share"] for each in kept_records(run)[2:]]
+    steps = last["env_steps"] - first["env_steps"]
+    rate = steps / (last["time"] - first["time"])
+    return Rate(rate, steps / (after - before), statistics.mean(idle))
 
 
-def run_sb3(python: str, case: str, epochs: int, seconds: float) -> Rate:
-    """Run Stable-Baselines3."""
-    script = Path(__file__).with_name("learning_speed_sb3.py")
-    command = [python, str(script), *case.split(), *map(str, (epochs, BATCH, seconds))]
+def kept_records(run: RunProcesses) -> list[dict[str, Any]]:
+    """Return the learner's records with env steps."""
+    return [each for each in run.records() if each["env_steps"]]
+
+
+def next_record(run: RunProcesses, number: int) -> tuple[dict[str, Any], float]:
+    """Wait for so many records; return the newest, and the CPU seconds of all processes at that moment."""
+    while len(records := kept_records(run)) < number:
+        if run.started[0].poll() is not None:
+            raise SystemExit(f"the learner ended:\n{run.output('learner')[-2000:]}")
+        time.sleep(0.02)
+    return records[-1], run.cpu_seconds()
+
+
+def run_peer(python: str, script: str, words: list[str]) -> Rate:
+    """Run a program that prints its rate."""
+    command = [python, str(Path(__file__).with_name(script)), *words]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f"Stable-Baselines3 did not run: {done.stderr[-1000:]}")
-    return Rate(float(json.loads(done.stdout.splitlines()[-1])["steps_per_second"]))
+        raise SystemExit(f"{script} did not run: {done.stderr[-1000:]}")
+    found = json.loads(done.stdout.splitlines()[-1])
+    return Rate(found["steps_per_second"], found["steps_per_cpu_second"])
 
 
 def main(arguments: list[str]) -> int:
@@ -131,33 +159,53 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--epochs", type=int, default=1, help="gradient steps on each batch, for everybody")
+    parser.add_argument("--only", help="cases whose name contains this, and the limits")
+    parser.add_argument("--costly", action="store_true", help="an environment of 1 ms a step")
     options = parser.parse_args(arguments)
     found: dict[str, list[Rate]] = {}
 
     def note(name: str, rate: Rate) -> None:
         found.setdefault(name, []).append(rate)
-        idle = "" if rate.idle_share is None else f"   idle {rate.idle_share:.1%}"
-        print(f"  {name:38} {rate.steps_per_second:9,.0f} env steps/s{idle}", flush=True)
+        print(f"  {name:40} {text(rate)}", flush=True)
 
-    compared = {example.name: tuned(example) for example in examples()}
-    own = {case.name: case for case in (*ours(options.epochs), *compared.values(), *examples())}
+    compared = {} if options.costly else {example.name: tuned(example) for example in examples()}
+    cases = costly() if options.costly else (*ours(options.epochs), *compared.values(), *examples())
+    own = {case.name: case for case in cases if options.only is None or options.only in case.name}
     for number in range(options.rounds):
         print(f"round {number + 1}", flush=True)
         for case in own.values():
             note(case.name, run_ours(case, options.seconds))
-        for name, case in SB3.items() if options.sb3 else ():
-            note(name, run_sb3(options.sb3, case, options.epochs, options.seconds / 2))
+        for name, words in limits(options.epochs, is_costly=options.costly).items():
+            note(name, run_peer(sys.executable, "learning_speed_alone.py", [*words.split(), str(options.seconds)]))
+        for name, case in SB3.items() if options.sb3 and not options.costly else ():
+            words = [*case.split(), *map(str, (options.epochs, BATCH, options.seconds / 2))]
+            note(name, run_peer(options.sb3, "learning_speed_sb3.py", words))
     print(f"medians of {options.rounds} rounds")
-    medians = {name: statistics.median(each.steps_per_second for each in rates) for name, rates in found.items()}
-    peers = [rate for name, rate in medians.items() if name not in own]
-    best = max(peers, default=float("nan"))
+    medians = {name: median(rates) for name, rates in found.items()}
+    limit = max(rate.steps_per_cpu_second for name, rate in medians.items() if name.startswith(LIMIT))
     for name, rate in medians.items():
-        shares = [each.idle_share for each in found[name] if each.idle_share is not None]
-        idle = f"   idle {statistics.median(shares):.1%}" if shares else ""
-        print(f"  {name:38} {rate:9,.0f} env steps/s   {rate / best:5.2f} x the best peer{idle}")
+        print(f"  {name:40} {text(rate)}   {rate.steps_per_cpu_second / limit:5.2f} x the best limit by CPU")
     for name, case in compared.items():
-        print(f"  {name}: {medians[name] / medians[case.name]:.2f} x {case.name}")
+        if name in medians and case.name in medians:
+            ratio = medians[name].steps_per_second / medians[case.name].steps_per_second
+            print(f"  {name}: {ratio:.2f} x {case.name}")
     return 0
+
+
+def median(rates: list[Rate]) -> Rate:
+    """Return the median of each figure."""
+    shares = [rate.idle_share for rate in rates if rate.idle_share is not None]
+    return Rate(
+        statistics.median(rate.steps_per_second for rate in rates),
+        statistics.median(rate.steps_per_cpu_second for rate in rates),
+        statistics.median(shares) if shares else None,
+    )
+
+
+def text(rate: Rate) -> str:
+    """Return the figures as text."""
+    idle = "" if rate.idle_share is None else f"   idle {rate.idle_share:.1%}"
+    return f"{rate.steps_per_second:9,.0f} env steps/s {rate.steps_per_cpu_second:9,.0f} a CPU second{idle}"
 
 
 if __name__ == "__main__":

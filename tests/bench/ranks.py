@@ -74,8 +74,11 @@ def until(what: str, condition: Callable[[], Any], seconds: float = LONGEST_SECO
 def train(ranks: int, seed: int, env_steps: int) -> list[Point]:
     """Train one seed and return its records."""
     settings = OWN | {"devices": ranks, "total_env_steps": env_steps, "checkpoint_seconds": 600}
-    with tempfile.TemporaryDirectory(prefix="l2r-") as folder, RunProcesses(Path(folder), settings) as run:
-        learner = run.start("learner", seed=seed)
+    with (
+        tempfile.TemporaryDirectory(prefix="l2r-") as folder,
+        RunProcesses(Path(folder), settings, seed=seed) as run,
+    ):
+        learner = run.start("learner")
         if learner.wait(LONGEST_SECONDS):
             sys.exit(f"{ranks} ranks, seed {seed}: {run.output('learner')[-2000:]}")
         records = [record for record in run.records() if record.get("mean_return") is not None]

@@ -11,17 +11,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import psutil
+
 from runtime.base import contract
 
 
 class RunProcesses:
     """Context of one run; its exit kills processes that are still running."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any], *, cpus: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, settings: Mapping[str, Any], *, cpus: int | None = None, seed: int = 0
+    ) -> None:
         """``cpus`` are the cores that the launcher grants the learner; None sets no number."""
         self._folder = folder
         self._settings = settings
         self._cpus = cpus
+        self._seed = seed
         self.started: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
@@ -35,7 +40,7 @@ class RunProcesses:
         for process in self.started:
             process.wait()
 
-    def start(self, role: str, index: int = 0, seed: int = 0) -> subprocess.Popen[bytes]:
+    def start(self, role: str, index: int = 0) -> subprocess.Popen[bytes]:
         """Start one process; its output goes to a log in the folder."""
         environ = {
             **{name: value for name, value in os.environ.items() if not name.startswith("L2R_")},
@@ -44,7 +49,7 @@ class RunProcesses:
             contract.ENV_POD: f"{role[0]}-{index}",
             contract.ENV_ROLE: role,
             contract.ENV_INDEX: str(index),
-            contract.ENV_SEED: str(seed),
+            contract.ENV_SEED: str(self._seed),
             contract.ENV_ENDPOINT: f"ipc://{self._folder}",
             contract.ENV_DIR: str(self._folder / "run"),
             contract.ENV_CONFIG: json.dumps(self._settings),
@@ -61,6 +66,11 @@ class RunProcesses:
         """Wait until all have ended."""
         for process in self.started:
             process.wait()
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU seconds of all processes so far; call it before `wait`."""
+        times = [psutil.Process(process.pid).cpu_times() for process in self.started]
+        return sum(each.user + each.system for each in times)
 
     def output(self, role: str, index: int = 0) -> str:
         """Return the output of a process so far."""

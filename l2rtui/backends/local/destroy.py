@@ -6,7 +6,7 @@ does not respond is killed and replaced. Any process that still has the run's ta
 
 ``Receipt.objects`` counts the run's record, its supervisor, each pod, the folders of its sockets and own code,
 processes that cleared their environment, and containers with the run's tags. ``Receipt.possible`` names containers
-and GPU processes that may be the run's, and ``Receipt.not_seen`` the limits of this count.
+and processes that may be the run's, and ``Receipt.not_seen`` the limits of this count.
 """
 
 from __future__ import annotations
@@ -110,6 +110,7 @@ async def destroy(
         group.remove()
     counted = {kind: number for kind, number in counted.items() if number}
     on_gpus = outside.possible_gpu_processes(await asyncio.to_thread(read_gpus), gpus, launched) if gpus else ()
+    by_daemons = await asyncio.to_thread(outside.possible_processes, launched)
     not_seen = _NOT_SEEN.format(daemons=_DAEMONS if containers.is_asked else f"Docker, {_DAEMONS}")
     yield Receipt(
         run.name,
@@ -118,7 +119,7 @@ async def destroy(
         time.monotonic() - began,
         results,
         counted=tuple(counted.items()),
-        possible=(*on_gpus, *containers.possible),
+        possible=(*on_gpus, *containers.possible, *by_daemons),
         not_seen=not_seen if group is not None else f"{not_seen}; {_NOT_SEEN_WITHOUT_GROUP}",
     )
 

@@ -1,8 +1,10 @@
-"""Objects of a run that are no descendants of its supervisor: containers, and processes on its GPUs.
+"""Objects of a run that are no descendants of its supervisor: containers, processes on its GPUs, and processes that
+ssh or systemd-run started.
 
 A daemon starts them for a process of the run, so neither tags nor the kernel show whose they are. A container with
 the run's tags among its variables is the run's, and is removed with it. Others that started while the run existed
-are only named: they may be anybody's.
+are only named: they may be anybody's. So are processes in a login of this machine on itself, and in a transient
+unit of systemd.
 
 The Docker Engine is asked directly: each destroy pays for this, and the ``docker`` package takes 0.3 s to import.
 """
@@ -10,10 +12,13 @@ The Docker Engine is asked directly: each destroy pays for this, and the ``docke
 from __future__ import annotations
 
 import http.client
+import os
+import re
 import socket
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -39,6 +44,8 @@ _CLOCK_SECONDS = 1.0
 _FREE_SECONDS = 3.0
 """Longest wait until the driver has freed the GPU of a process that has ended."""
 _POLL_SECONDS = 0.1
+_TRANSIENT_UNIT = re.compile(r"/run-[^/\n]+\.(?:service|scope)\b")
+"""Control group of what `systemd-run` starts, in /proc/PID/cgroup."""
 
 
 # --- containers ------------------------------------------------------------------------------------------------
@@ -174,3 +181,37 @@ def possible_gpu_processes(report: GpuReport, gpus: Collection[int], since: floa
             reason = f"started while the run held GPU {gpu}; if it is the run's, `kill {process.pid}` ends it"
             possible.append(Leftover("GPU process", f"{process.pid} {command}", reason))
     return tuple(possible)
+
+
+# --- processes that daemons started ----------------------------------------------------------------------------
+def possible_processes(since: float) -> tuple[Leftover, ...]:
+    """Return untagged processes of this user that ssh or systemd-run started since a time (Linux)."""
+    possible = []
+    me = psutil.Process()
+    own = {me, *me.parents()}  # this command may have come in by ssh, too
+    for process in psutil.process_iter() if process_scan.IS_LINUX else ():
+        try:
+            if (
+                process in own
+                or process.create_time() < since - _CLOCK_SECONDS
+                or process.uids().real != os.getuid()
+            ):
+                continue
+            starter = _daemon_of(process)
+            if not starter or ENV_FOLDER in process.environ():
+                continue
+            name = process.name()
+        except (psutil.Error, OSError):  # it has ended, or is hidden
+            continue
+        reason = f"started by {starter} while the run existed; if it is the run's, `kill {process.pid}` ends it"
+        possible.append(Leftover("Process", f"{process.pid} {name}", reason))
+    return tuple(possible)
+
+
+def _daemon_of(process: psutil.Process) -> str:
+    """Return which of the two daemons started a process, by order of this machine itself; empty for neither."""
+    match process.environ().get("SSH_CONNECTION", "").split():
+        case [client, _, server, _] if client == server:
+            return "ssh"
+    groups = Path(f"/proc/{process.pid}/cgroup").read_text("utf-8", "replace")
+    return "systemd-run" if _TRANSIENT_UNIT.search(groups) else ""

@@ -232,3 +232,8 @@ def _own_findings() -> Iterable[Finding]:
     path = state_dir()
     if any(part.exists() and not os.access(part, os.W_OK) for part in (path, path / "journal.jsonl")):
         yield Finding(Severity.WARNING, "journal", f"{path} cannot be written: changes are not recorded")
+    # Those of runs are findings of the backend.
+    for aside in sorted(file for depth in ("*", "*/*", "*/*/*") for file in path.glob(f"{depth}.*-*[0-9]")):
+        if aside.suffix.startswith((".damaged-", ".corrupt-")):
+            sentence = f"a damaged file was set aside as {aside}: what it recorded is not shown"
+            yield Finding(Severity.WARNING, "state", sentence, "Restore it from a backup, or remove it.")

@@ -10,7 +10,7 @@ from l2rtui.ui.keys.palette import COMMANDS
 from l2rtui.ui.keys.table import KEYS, KeyContext, KeyTable
 
 _HEAD: Final = """\
-# Keys and commands
+# Keys (keyboard shortcuts) and commands
 
 `?` shows these keys in the app, with your own bindings. The mouse works everywhere as well, and pasted text
 never fires a key.

@@ -14,7 +14,7 @@ from runtime.base.errors import SetupError
 from runtime.base.signals import Stop
 
 _TEXT: Final = """\
-bring a file, an archive or the digits to a folder
+download a file, an archive or the digits into a folder
 Fetch data: http://, https://, s3://, a path, or scikit-learn's digits as CIFAR-10 files.
 
 examples:

@@ -26,7 +26,7 @@ Servers keep checkpoints in L2R_DIR/ps-INDEX and go on from them. All end with 0
 def add_parser(commands: Commands) -> None:
     """Add both commands."""
     for name, text in (
-        ("ps", "hold a shard of the weights, and move it against the gradients of the workers"),
+        ("ps", "hold a shard of the weights and apply the gradients of the workers"),
         ("ps-worker", "compute gradients on scikit-learn's digits for the parameter servers"),
     ):
         add_command(commands, name, f"{text}\n{text[0].upper()}{text[1:]}.\n{_EXAMPLES}", start)

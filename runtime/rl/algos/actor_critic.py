@@ -39,10 +39,10 @@ class ActorCritic(Algorithm):
         self._returns = RunningMoments(1, device) if config.normalise_returns else None
         """Moments of the discounted returns of the environment copies so far."""
         initial, dtype = torch.Generator().manual_seed(seed), DTYPES[precision]
-        self._policy, self._value = self._networks(shape, initial, device, dtype)
+        self.policy, self.value = self._networks(shape, initial, device, dtype)
         self._optimisers = {
             name: Adam(network.arena.flat, config.lr, eps=config.adam_eps)
-            for name, network in (("policy", self._policy), ("value", self._value))
+            for name, network in (("policy", self.policy), ("value", self.value))
         }
 
     def _networks(
@@ -57,21 +57,21 @@ class ActorCritic(Algorithm):
 
     def _evaluate(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return log probability and entropy of ``action`` (B, act_dim), and values, each (B,)."""
-        if isinstance(self._value, SharedValue):
-            hidden = self._policy.hidden(obs)
-            return *self._policy.judge(self._policy.last(hidden), action), self._value.last(hidden).squeeze(1)
-        return *self._policy.evaluate(obs, action), self._value(obs).squeeze(1)
+        if isinstance(self.value, SharedValue):
+            hidden = self.policy.hidden(obs)
+            return *self.policy.judge(self.policy.last(hidden), action), self.value.last(hidden).squeeze(1)
+        return *self.policy.evaluate(obs, action), self.value(obs).squeeze(1)
 
     def _gradient(self, objective: Tensor, value_loss: Tensor) -> Tensor:
         """Return (policy size + value size,) gradient of the value's loss minus the objective."""
-        arenas = self._policy.arena, self._value.arena
+        arenas = self.policy.arena, self.value.arena
         if self.config.shared_layers:
             return joint_gradient(value_loss - objective, arenas)
         return torch.cat([arenas[0].gradient(-objective), arenas[1].gradient(value_loss)])
 
     def _descend(self, gradient: Tensor, *, jointly: bool | None = None) -> None:
         """Step both networks against a gradient from `_gradient`, clipped together or each by its own norm."""
-        size, bound = self._policy.arena.flat.numel(), self.config.max_grad_norm
+        size, bound = self.policy.arena.flat.numel(), self.config.max_grad_norm
         if self.config.joint_clipping if jointly is None else jointly:
             gradient = clip_grad_norm(gradient, bound)
             parts = (gradient[:size], gradient[size:])
@@ -82,8 +82,8 @@ class ActorCritic(Algorithm):
 
     def _refresh(self) -> None:
         """Round the weights of both networks to the precision of their products."""
-        self._policy.arena.refresh()
-        self._value.arena.refresh()
+        self.policy.arena.refresh()
+        self.value.arena.refresh()
 
     def _normalised_reward(self, batch: RolloutBatch) -> Tensor:
         """Return (T, N) rewards divided by the standard deviation of the returns, which includes this batch."""
@@ -104,20 +104,20 @@ class ActorCritic(Algorithm):
         if self._moments is not None:
             (obs,) = without_padding(batch.absent, batch.obs.flatten(0, 1))
             self._moments.update(vector_of(self.shape, obs), self.mean)
-            networks = (self._policy, self._value)
+            networks = (self.policy, self.value)
             self._moments.write([network.moments for network in networks if network.moments])
 
     def networks(self) -> Sequence[HasKernels]:
         """Return policy and value; with memory the value reads the memory and has no encoder."""
-        return [network for network in (self._policy, self._value) if network.kernels]
+        return [network for network in (self.policy, self.value) if network.kernels]
 
     def policy_weights(self) -> Tensor:
         """Return the policy's parameters."""
-        return self._policy.arena.flat
+        return self.policy.arena.flat
 
     def tensors(self) -> dict[str, Tensor]:
         """Return every tensor that an update changes."""
-        networks = {"policy": self._policy.arena.flat, "value": self._value.arena.flat}
+        networks = {"policy": self.policy.arena.flat, "value": self.value.arena.flat}
         running = {"obs_moments": self._moments, "return_moments": self._returns}
         moments = {name: part.state for name, part in running.items() if part is not None}
         return {**networks, **moments, **optimiser_tensors(self._optimisers)}

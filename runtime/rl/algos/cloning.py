@@ -50,8 +50,8 @@ class BehaviourCloning(Algorithm):
         # As in the method that continues with it: small first actions for on-policy methods.
         gain = 0.01 if config.for_method in ("ppo", "impala") else None
         initial = torch.Generator().manual_seed(seed)
-        self._policy = Network(shape, initial, device, last_gain=gain, dtype=DTYPES[precision])
-        self._adam = Adam(self._policy.arena.flat, config.lr, eps=config.adam_eps)
+        self.policy = Network(shape, initial, device, last_gain=gain, dtype=DTYPES[precision])
+        self._adam = Adam(self.policy.arena.flat, config.lr, eps=config.adam_eps)
         self._step = self.captured(self._learn)
 
     def update(self, batch: Batch) -> BCStats:
@@ -62,22 +62,22 @@ class BehaviourCloning(Algorithm):
         return BCStats.of(stats)
 
     def _learn(self, obs: Tensor, action: Tensor) -> Tensor:
-        self._policy.arena.refresh()
-        loss = cloning_loss(self.shape, self._policy(obs), action)
-        self._adam.step(self.mean(self._policy.arena.gradient(loss)))
+        self.policy.arena.refresh()
+        loss = cloning_loss(self.shape, self.policy(obs), action)
+        self._adam.step(self.mean(self.policy.arena.gradient(loss)))
         return loss.detach().reshape(1)
 
     def networks(self) -> Sequence[HasKernels]:
         """Return the policy."""
-        return (self._policy,)
+        return (self.policy,)
 
     def policy_weights(self) -> Tensor:
         """Return the policy's parameters."""
-        return self._policy.arena.flat
+        return self.policy.arena.flat
 
     def tensors(self) -> dict[str, Tensor]:
         """Return every tensor that an update changes."""
-        return {"policy": self._policy.arena.flat, **optimiser_tensors({"adam": self._adam})}
+        return {"policy": self.policy.arena.flat, **optimiser_tensors({"adam": self._adam})}
 
 
 def cloning_loss(shape: ActorShape, out: Tensor, action: Tensor) -> Tensor:

@@ -83,13 +83,13 @@ class Impala(ActorCritic):
 
     def arena(self) -> Tensor:
         """Copy all parameters: the policy's, then the value's."""
-        return torch.cat([self._policy.arena.flat, self._value.arena.flat])
+        return torch.cat([self.policy.arena.flat, self.value.arena.flat])
 
     def load_arena(self, weights: NDArray[np.float32]) -> None:
         """Load weights that ``arena`` returned."""
-        size = self._policy.arena.flat.numel()
-        self._policy.arena.flat.copy_(torch.from_numpy(weights[:size]))
-        self._value.arena.flat.copy_(torch.from_numpy(weights[size:]))
+        size = self.policy.arena.flat.numel()
+        self.policy.arena.flat.copy_(torch.from_numpy(weights[:size]))
+        self.value.arena.flat.copy_(torch.from_numpy(weights[size:]))
 
     def gradient(self, batch: RolloutBatch, *, is_captured: bool = False) -> tuple[Tensor, Tensor]:
         """Return the gradient of the losses (size of the policy + size of the value,), and the statistics."""
@@ -100,7 +100,7 @@ class Impala(ActorCritic):
         # Evaluated once: the targets are computed from the same numbers as the loss.
         log_prob, entropy, value = self._evaluate(obs, action)
         values = value.detach().view_as(batch.reward)
-        next_value = following_values(self._value, values, batch.next_obs, batch.ended, is_captured=is_captured)
+        next_value = following_values(self.value, values, batch.next_obs, batch.ended, is_captured=is_captured)
         ratio = (log_prob.detach() - log_prob_old).exp()
         reward, ratios = config.reward_scale * batch.reward, ratio.view_as(batch.reward)
         bounds = {"gamma": config.gamma, "rho_bar": config.rho_bar, "c_bar": config.c_bar}

@@ -116,8 +116,8 @@ class PPO(ActorCritic):
         self, obs: Tensor, next_obs: Tensor, reward: Tensor, ended: Tensor, *, is_captured: bool = False
     ) -> tuple[Tensor, Tensor]:
         self._refresh()
-        value = self._value(obs.flatten(0, 1)).view_as(reward)
-        next_value = following_values(self._value, value, next_obs, ended, is_captured=is_captured)
+        value = self.value(obs.flatten(0, 1)).view_as(reward)
+        next_value = following_values(self.value, value, next_obs, ended, is_captured=is_captured)
         rates = self.config.gamma, self.config.gae_lambda
         advantage = generalised_advantage(reward, value, next_value, ended, *rates)
         return advantage.flatten(), (advantage + value).flatten()

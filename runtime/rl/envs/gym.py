@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from runtime.base.environments import CHECK_BOUNDS, FRAME_STACK, WRAPPERS
 from runtime.rl.envs.base import EpisodeSummary, StepResult, close_all
-from runtime.rl.envs.gym_spaces import RowReader, actions, reset_values, step_values
+from runtime.rl.envs.gym_spaces import RowReader, actions, frame_seconds, reset_values, space_of, step_values
 from runtime.rl.envs.wrappers import wrapped
 
 LOST: Final = "simulator_lost"
@@ -44,8 +44,7 @@ class GymVectorEnv:
             self.close()
             raise
         self.obs_space = self._rows.obs_space
-        frames = first.metadata.get("render_fps")
-        self.step_seconds = 1.0 / frames if frames else 0.0
+        self.step_seconds = frame_seconds(first)
         self._whose = [f"copy {number}" for number in range(num_envs)]
         self._steps = np.zeros(num_envs, dtype=np.int64)
         self._return = np.zeros(num_envs)
@@ -163,7 +162,8 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._name = name
         # Wrappers may stand around a space that no network can take, and make another one of it.
         try:
-            self._rows: RowReader | None = RowReader(env.observation_space, name, is_exact=is_exact)
+            space = space_of(env, "observation_space", name)
+            self._rows: RowReader | None = RowReader(space, name, is_exact=is_exact)
         except ValueError:
             self._rows = None
 
@@ -197,7 +197,7 @@ def has_exact_bounds(env: gymnasium.Env[Any, Any], options: Mapping[str, Any]) -
 def check_alike(name: str, number: int, env: Any, first: Any) -> None:
     """Raise ValueError unless a copy has the spaces of the first one: one policy acts for all."""
     for kind in ("observation_space", "action_space"):
-        own, others = getattr(env, kind), getattr(first, kind)
+        own, others = space_of(env, kind, name), space_of(first, kind, name)
         if own != others:
             raise ValueError(
                 f"{name}: {kind} of copy {number} is {own}, and that of copy 0 {others}; one policy acts for all "
@@ -212,8 +212,8 @@ def sentences(name: str, options: Mapping[str, Any], known_names: Sequence[str])
         yield
     except gymnasium.error.DependencyNotInstalled as error:
         raise ValueError(f"{name} needs a package that is not installed: {error}") from error
-    except gymnasium.error.Error as error:
+    except gymnasium.error.UnregisteredEnv as error:
         ours = f"; besides Gymnasium's ids there are {', '.join(known_names)}" if known_names else ""
         raise ValueError(f"unknown environment {name!r}: {error}{ours}") from error
-    except (TypeError, ModuleNotFoundError) as error:
+    except (gymnasium.error.Error, TypeError, ModuleNotFoundError) as error:
         raise ValueError(f"{name} cannot be made with the options {dict(options)}: {error}") from error

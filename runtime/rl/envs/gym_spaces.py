@@ -368,10 +368,26 @@ def _picture(shape: tuple[int, ...]) -> Convert:
     )
 
 
+# --- what an environment declares ---
+def space_of(env: Any, kind: str, name: str) -> Any:
+    """Return a space of an environment. EnvironmentFault if it has none."""
+    try:
+        return getattr(env, kind)
+    except AttributeError as error:
+        raise EnvironmentFault(f"{name} has no {kind}; it must declare one of gymnasium.spaces") from error
+
+
+def frame_seconds(env: Any) -> float:
+    """Return the time of a step by an environment's metadata; 0 if they say none."""
+    metadata = getattr(env, "metadata", None)
+    frames = metadata.get("render_fps") if isinstance(metadata, Mapping) else None
+    return 1.0 / frames if isinstance(frames, int | float) and frames > 0 else 0.0
+
+
 # --- what a step and a reset return besides ---
 def reset_values(result: Any, name: str, whose: str) -> Any:
     """Return the observation of what `reset` has returned. EnvironmentFault for any other form."""
-    if type(result) is tuple and len(result) == 2 and isinstance(result[1], Mapping):
+    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping):
         return result[0]
     got = _values(result)
     if isinstance(result, tuple) and len(result) == 2:

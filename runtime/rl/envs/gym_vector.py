@@ -25,7 +25,7 @@ from runtime.base.environments import CHECK_BOUNDS, ENVPOOL, FRAME_STACK, PROCES
 from runtime.base.errors import EnvironmentFault, NotFiniteError
 from runtime.rl.envs.base import EpisodeSummary, StepResult, VectorEnv, close_all
 from runtime.rl.envs.gym import LOST, CheckedEnv, GymVectorEnv, has_exact_bounds, make_env, sentences
-from runtime.rl.envs.gym_spaces import RowReader, actions
+from runtime.rl.envs.gym_spaces import RowReader, actions, frame_seconds, space_of
 from runtime.sim.wire.errors import StartError
 
 Observations = NDArray[Any] | list[Any]
@@ -140,12 +140,11 @@ class GymnasiumCopies:
     ) -> None:
         """`sample` has the spaces, and is closed; `make` returns the vector environment."""
         self._name = name
-        spaces: Any = sample
         is_vector = isinstance(sample, gymnasium.vector.VectorEnv)
-        self.observation_space = spaces.single_observation_space if is_vector else sample.observation_space
-        self.action_space = spaces.single_action_space if is_vector else sample.action_space
-        frames = sample.metadata.get("render_fps")
-        self.step_seconds = 1.0 / frames if frames else 0.0
+        prefix = "single_" if is_vector else ""
+        self.observation_space = space_of(sample, f"{prefix}observation_space", name)
+        self.action_space = space_of(sample, f"{prefix}action_space", name)
+        self.step_seconds = frame_seconds(sample)
         self._make = make
         self._env: Any = None
         sample.close()

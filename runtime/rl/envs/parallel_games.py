@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from runtime.base.environments import CHECK_BOUNDS, FRAME_STACK, PETTINGZOO, PROCESSES, WRAPPERS
 from runtime.base.errors import EnvironmentFault, SetupError
 from runtime.rl.envs.base import EpisodeSummary, StepResult, close_all
-from runtime.rl.envs.gym_spaces import RowReader, actions, flag_value, reset_values, reward_value
+from runtime.rl.envs.gym_spaces import RowReader, actions, flag_value, frame_seconds, reset_values, reward_value
 
 _MAKER: Final = "parallel_env"
 """Name of the function of a module that makes a game, by PettingZoo's convention."""
@@ -54,8 +54,7 @@ class ParallelGames:
             self._rows = RowReader(game.observation_space(first), name, is_exact=is_exact)
             self.obs_space = self._rows.obs_space
             self.action_space, self._act = actions(game.action_space(first), name)
-            frames = getattr(game, "metadata", {}).get("render_fps")
-            self.step_seconds = 1.0 / frames if frames else 0.0
+            self.step_seconds = frame_seconds(game)
             if num_envs >= len(self._agents):
                 self._check_count()
             for number in range(1, num_envs // len(self._agents)):

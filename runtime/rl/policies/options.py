@@ -44,7 +44,7 @@ onnx needs `pip install onnx onnxscript onnxruntime`. Torch has deprecated Torch
 
 
 _DATASET: Final = """\
-say what is in a folder of recorded episodes
+list what a folder of recorded episodes contains
 Print environment, episodes, transitions and returns of files that `record_experience` or `drive --record` wrote.
 
 examples:

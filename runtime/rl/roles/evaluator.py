@@ -31,6 +31,7 @@ def run(context: Context, stop: Stop, console: Console) -> None:
     """Evaluate until the learner reports that the run is done or `stop` is set. Raises PeerRefusedError."""
     settings = context.settings
     env = make_environment(settings, settings.eval_episodes, evaluation_options(settings))
+    stop.keep()
     with closing_env(env, stop.is_set):
         plan = environment_plan(settings, env)
         actor = NumpyActor(plan.shape)
@@ -59,6 +60,7 @@ class Evaluator:
     def _loop(self, stop: Stop) -> None:
         peer, began, evaluated_version = self._peer, float("-inf"), 0
         chance = self._drive(self._at_random, stop)
+        stop.keep()
         while not stop.is_set() and peer.session.done is None:
             peer.exchange(WAIT_SECONDS)
             if chance is None or time.monotonic() - began < self._period:

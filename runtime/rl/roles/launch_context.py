@@ -111,10 +111,15 @@ def environment_plan(training: settings.Settings, env: VectorEnv) -> Plan:
         raise SetupError(f"{contract.ENV_CONFIG}: {error}") from error
 
 
-def plan_of(training: settings.Settings) -> Plan:
-    """Work out networks, layouts and balance by one copy of the environment, which is closed. Raises SetupError."""
+def plan_of(training: settings.Settings, tried: VectorEnv | None = None) -> Plan:
+    """Work out networks, layouts and balance by one copy of the environment, which is closed. Raises SetupError.
+
+    ``tried`` is a copy whose spaces are the run's; None to make one.
+    """
     from runtime.rl.envs.base import closing_env
 
+    if tried is not None:
+        return environment_plan(training, tried)
     env = make_environment(training, 1, {})
     with closing_env(env, lambda: False):
         return environment_plan(training, env)

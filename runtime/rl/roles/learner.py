@@ -63,6 +63,7 @@ from runtime.rl.settings import Settings
 
 if TYPE_CHECKING:
     from runtime.rl.algos.plan import Plan
+    from runtime.rl.envs.base import VectorEnv
     from runtime.rl.roles.ranks import RankGroup
 
 WAIT_SECONDS: Final = 0.2
@@ -79,17 +80,18 @@ LOCK_SECONDS: Final = 5.0
 """Longest wait for the folder's lock, which the previous learner may still hold."""
 
 
-def run(context: Context, folder: Path, stop: Stop, console: Console) -> int:
+def run(context: Context, folder: Path, stop: Stop, console: Console, tried: VectorEnv | None = None) -> int:
     """Train until a limit in the settings is reached or `stop` is set; writes checkpoints and records to `folder`.
 
-    Returns the exit code. For several ranks this process starts them, and each calls this again.
+    ``tried`` is a copy of the environment that was made for its spaces. For several ranks this process starts them,
+    and each calls this again. Returns the exit code.
 
     Raises SetupError, EndpointError, FailedError, NotFiniteError, BlockingIOError and OSError, with a sentence for
     the user.
     """
     if context.settings.devices > 1:
         return _run_ranks(context, folder, stop, console)
-    _run(context, folder, stop, console, None)
+    _run(context, folder, stop, console, None, tried)
     return contract.EXIT_DONE
 
 
@@ -113,7 +115,14 @@ def _run_ranks(context: Context, folder: Path, stop: Stop, console: Console) -> 
     return contract.EXIT_DONE
 
 
-def _run(context: Context, folder: Path, stop: Stop, console: Console, group: RankGroup | None) -> None:
+def _run(
+    context: Context,
+    folder: Path,
+    stop: Stop,
+    console: Console,
+    group: RankGroup | None,
+    tried: VectorEnv | None = None,
+) -> None:
     with device_failures(), ExitStack() as stack:
         # Binding an ipc endpoint removes the socket file of a live learner, so its folder is locked as well.
         for locked in {folder, context.endpoint.folder or folder}:
@@ -125,8 +134,9 @@ def _run(context: Context, folder: Path, stop: Stop, console: Console, group: Ra
         stack.callback(watch.close)
         stack.enter_context(watch.reporting())
         stack.enter_context(tracking(context, folder, stop, console))
-        learner = Learner(context, folder, console, watch, group)
+        learner = Learner(context, folder, console, watch, group, tried)
         stack.callback(learner.close)
+        stop.keep()
         learner.loop(stop)
 
 
@@ -134,7 +144,13 @@ class Learner:
     """State and loop of the learner process."""
 
     def __init__(
-        self, context: Context, folder: Path, console: Console, watch: RunWatch, group: RankGroup | None = None
+        self,
+        context: Context,
+        folder: Path,
+        console: Console,
+        watch: RunWatch,
+        group: RankGroup | None = None,
+        tried: VectorEnv | None = None,
     ) -> None:
         settings = context.settings
         self._watch = watch
@@ -145,7 +161,7 @@ class Learner:
         torch.set_num_threads(context.threads)
         torch.manual_seed(context.seed)
 
-        plan = self._plan = plan_of(settings)
+        plan = self._plan = plan_of(settings, tried)
         self._device = _device(settings) if group is None else group.device
         own_plan, own_settings = (plan, settings) if group is None else group.share(plan, settings)
         self._usage = DeviceMeter([self._device] if group is None else group.devices)

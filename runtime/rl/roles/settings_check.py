@@ -13,7 +13,7 @@ import numpy as np
 
 from runtime.base import environments, trackers
 from runtime.base.errors import EnvironmentFault, SetupError
-from runtime.rl.envs.base import HoldsProcesses
+from runtime.rl.envs.base import HoldsCopies, VectorEnv
 from runtime.rl.roles.launch_context import network_of
 from runtime.rl.settings import Settings
 from runtime.rl.spaces import ActionSpace, ObsSpace
@@ -48,10 +48,11 @@ def check_settings(training: Settings) -> None:
         raise SetupError(str(error)) from error
 
 
-def try_environment(training: Settings) -> None:
-    """Make one copy of the environment, reset it and take a step. SetupError or EnvironmentFault says what failed.
+def try_environment(training: Settings) -> VectorEnv | None:
+    """Make one copy of the environment, reset it, take a step and close it.
 
-    Simulators are not started, and weights of an encoder may be readable in the workers alone.
+    Simulators are not started, and weights of an encoder may be readable in the workers alone. Return the closed
+    copy, whose spaces are the run's; None where they are not. SetupError or EnvironmentFault says what failed.
     """
     from runtime.rl.roles.launch_context import environment_plan, make_environment
 
@@ -59,7 +60,7 @@ def try_environment(training: Settings) -> None:
     # A process for each copy would only hide the error of the one that is made here.
     options.pop(environments.PROCESSES, None)
     if environments.has_processes(name, options) and not name.startswith(environments.ENVPOOL):
-        return
+        return None
     plain = replace(training, environment_options=options, encoder=None, num_envs=1, collect="workers")
     env = make_environment(plain, 1, {})
     try:
@@ -71,10 +72,13 @@ def try_environment(training: Settings) -> None:
     except Exception as error:
         raise SetupError(f"environment {name} fails at its first step ({type(error).__name__}: {error})") from error
     finally:
-        if isinstance(env, HoldsProcesses):
+        if isinstance(env, HoldsCopies):
             env.close()
-    if training.encoder is None and training.collect != "dataset":
+    if training.encoder is not None:
+        return None
+    if training.collect != "dataset":
         environment_plan(training, env)
+    return env
 
 
 def _spaces(training: Settings) -> tuple[ObsSpace, ActionSpace] | None:

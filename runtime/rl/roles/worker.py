@@ -38,6 +38,8 @@ from runtime.rl.roles.worker_gradients import RolloutGradients
 RECORD_SECONDS: Final = 10.0
 WAIT_SECONDS: Final = 0.2
 """Longest wait for messages of the learner, and therefore for the reaction to a signal."""
+EXCHANGE_SECONDS: Final = 0.005
+"""Time between two looks for messages within a segment: one at each step is a seventh of a quick worker's CPU."""
 WORKER_SEEDS: Final = 1
 """Distinguishes a worker's random numbers from those of other roles with the same run seed and index."""
 
@@ -48,6 +50,7 @@ def run(context: Context, stop: Stop, console: Console) -> None:
     if settings.collect != "workers":
         raise SetupError(f"collect is {settings.collect}: the learner of this run takes no workers")
     env = make_environment(settings, settings.num_envs, {})
+    stop.keep()
     with closing_env(env, stop.is_set):
         _collect(context, env, stop, console)
 
@@ -96,6 +99,8 @@ class RolloutWorker:
         """Its outputs for the current observations."""
         self._states = CopyStates(peer.actor, env.num_envs)
         self._rollout: Rollout | None = None
+        self._has_finished = False
+        """The latest step completed a segment, which the learner waits for."""
         self._clip_rewards = context.settings.clip_rewards
         self._recorder = recorder
         self._segment_steps, self._seed = context.settings.segment_steps, int(seeds[1])
@@ -122,19 +127,23 @@ class RolloutWorker:
         peer = self._peer
         with self._watch.foreign():  # the first reset may take as long as any step
             self._collect = self._collector(self._segment_steps, self._seed)
+        stop.keep()
+        looked = float("-inf")
         while not stop.is_set() and peer.session.done is None:
             is_too_old = self._remote is None and peer.is_too_old
             # Without credit the worker waits instead of stepping: a waiting segment would only become stale.
             may_step = peer.session.has_credit and not is_too_old and self._has_policy
-            began = time.monotonic()
-            peer.exchange(0.0 if may_step else WAIT_SECONDS)
+            now = time.monotonic()
+            if not may_step or self._has_finished or now - looked >= EXCHANGE_SECONDS:
+                looked, self._has_finished = now, False
+                peer.exchange(0.0 if may_step else WAIT_SECONDS)
             if not may_step:
-                self._waited += time.monotonic() - began
+                self._waited += time.monotonic() - now
             # Gradients take so long that the learner would often overwrite shared weights during the computation.
             peer.use_newest_weights(in_place=self._rollout is not None)
             if may_step:
                 self._step(stop)
-            if time.monotonic() - self._recorded >= RECORD_SECONDS:
+            if now - self._recorded >= RECORD_SECONDS:
                 self._record()
         peer.leave(stop.reason or "the run is done")
         self._record()
@@ -146,13 +155,16 @@ class RolloutWorker:
             if answer is None:
                 return
             self._remote_outputs, self._peer.policy_version = answer
+        self._watch.begin()
         try:
-            with self._watch.foreign():
-                finished = self._collect(self._peer.policy_version)
+            finished = self._collect(self._peer.policy_version)
         except _OvertakenError:
             return  # not stepped; the loop fetches the newest weights and tries again
+        finally:
+            self._watch.end()
         self._peer.env_steps += self._steps_each
         if finished is not None:
+            self._has_finished = True
             self._peer.session.queue_segment(finished.segment, finished.memory)
             if finished.segment.episodes:
                 self._episodes += finished.segment.episodes

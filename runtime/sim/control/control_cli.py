@@ -28,7 +28,7 @@ WIDTH: Final = 160
 
 def add_parser(roles: Any) -> None:
     """Add the subcommands to `l2r-runtime`."""
-    parser = roles.add_parser("simulators", help="see to the simulators of this pod's worker")
+    parser = roles.add_parser("simulators", help="start and watch the simulators of this pod's worker")
     what = parser.add_subparsers(dest="what", required=True, metavar="status|restart|signal|frame")
     what.add_parser("status", help="how each of them is, as JSON")
     restart = what.add_parser("restart", help="end one; the worker restarts it for the next episode")

@@ -1,7 +1,11 @@
-"""Files of the state that are garbled, cut, emptied or of another version: no verb crashes, `destroy` works."""
+"""Files of the state that are garbled, cut, emptied or of another version.
+
+No verb crashes, no record is lost, and `destroy` works.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -12,7 +16,8 @@ from tests.l2rtui.cli.conftest import eventually
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(1200)]
 
-SPEC = "kind: job\nname: t\njob: {command: [sh, -c, 'echo ready; exec sleep 600'], slots: 1}\n"
+SPEC = "kind: job\nname: {}\njob: {{command: [sh, -c, 'echo ready; exec sleep 600'], slots: {}}}\n"
+SLOTS = "3"
 VERBS = (
     ("runs", "-o", "wide"),
     ("pods",),
@@ -20,8 +25,9 @@ VERBS = (
     ("nodes",),
     ("check",),
     ("queue",),
-    ("reservations",),
+    ("reserve",),
     ("history",),
+    ("secret", "ls"),
     ("logs", "t"),
     ("describe", "t"),
 )
@@ -35,43 +41,77 @@ DAMAGES = {
 }
 
 
+LISTS = {("runs",): "run", ("queue",): "run", ("reserve",): "id", ("history",): "run", ("secret", "ls"): "secret"}
+"""What lists the records of a user, and the field that names one."""
+
+
 def files_of(state: Path) -> list[Path]:
-    """Return the files of a run and of its user; sockets, pipes and locks hold no state."""
-    return sorted(
-        path
-        for path in state.rglob("*")
-        if path.is_file() and path.suffix != ".log" and not path.name.endswith("lock")
-    )
+    """Return the files of a run and of its user; what ends in `.log` holds no state."""
+    return sorted(path for path in state.rglob("*") if path.is_file() and path.suffix != ".log")
+
+
+def launch(local, name: str, slots: int = 1, *options: str) -> None:
+    spec = local.home / f"{name}.yaml"
+    spec.write_text(SPEC.format(name, slots))
+    launched = local.run("launch", "-f", str(spec), "--yes", *options)
+    assert launched.returncode == 0, (name, launched.stderr)
+
+
+def records(local) -> dict[tuple[str, ...], set[str]]:
+    """Return what each list shows, except the run that is destroyed again and again."""
+    return {
+        words: {row[field] for row in json.loads(local.run(*words, "-o", "json").stdout or "[]")} - {"t"}
+        for words, field in LISTS.items()
+    }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_no_damaged_file_ends_a_verb_with_a_traceback_or_keeps_a_run_alive(local, damage):
-    spec = local.home / "t.yaml"
-    spec.write_text(SPEC)
+    local.env["L2RTUI_MAX_CPU_SLOTS"] = SLOTS
+    launch(local, "past")
+    assert local.run("destroy", "past", "--yes", "--grace", "0").returncode == 0
+    assert local.run("secret", "create", "key", "--from-env", "KEY", KEY="value").returncode == 0
+    node = local.json("nodes")[0]["node"]
+    assert local.run("reserve", f"{node}/cpu.2", "--for", "2h").returncode == 0
+    launch(local, "u")
+    launch(local, "waiting", int(SLOTS), "--queue")
+    launch(local, "t")
+    before = records(local)
+    assert all(before.values()), before
     state = local.home / "state" / "l2rtui"
-    assert local.run("launch", "-f", str(spec), "--yes").returncode == 0
-    names = [path.relative_to(state) for path in files_of(state)]
-    assert len(names) >= 5
+    names = [path.relative_to(state) for path in files_of(state) if not path.is_relative_to(state / "local/runs/u")]
+    assert len(names) >= 12
     for name in names:
-        run_folder = state / "local" / "runs" / "t"
-        if not run_folder.exists():
-            launched = local.run("launch", "-f", str(spec), "--yes")
-            assert launched.returncode == 0, (name, launched.stderr)
-        eventually(lambda: all(pod["pid"] for pod in local.json("pods")), "its process")
-        (pod,) = local.json("pods")
+        if not (state / "local" / "runs" / "t").exists():
+            launch(local, "t")
+        eventually(lambda: all(pod["pid"] for pod in local.json("pods") if pod["run"] == "t"), "its process")
+        (pod,) = (pod for pod in local.json("pods") if pod["run"] == "t")
         path = state / name
         if not path.exists():
             continue  # a folder with the id of an earlier launch in its name
         data = path.read_bytes()
-        path.write_bytes(DAMAGES[damage](data))
+        damaged = DAMAGES[damage](data)
+        path.write_bytes(damaged)
         os.utime(path, (0, 0))
+        said = ""
         for words in VERBS:
             done = local.run(*words)
+            said += done.stderr + done.stdout
             assert "Traceback" not in done.stdout + done.stderr, (name, words, done.stderr)
             assert done.returncode in (0, 1, 2, 3), (name, words, done.stderr)
+        shown = records(local)
+        for words, expected in before.items():
+            assert expected <= shown[words] or name.name in said, (name, words, shown[words], said)
         destroyed = local.run("destroy", "t", "--yes")
         assert destroyed.returncode == 0, (name, destroyed.stdout, destroyed.stderr)
         assert "Traceback" not in destroyed.stderr
         assert not psutil.pid_exists(pod["pid"]), name
-        if path.exists():  # of the user, not of the run
+        if not name.is_relative_to("local/runs"):  # of the user: the damaged bytes are there, here or set aside
+            kept = [file.read_bytes() for file in path.parent.glob(f"{path.name}*")]
+            assert any(content.startswith(damaged) for content in kept), name
+            asides = [
+                file for file in path.parent.glob(f"{path.name}.*-*") if file.suffix[1:8] in ("damaged", "corrupt")
+            ]
+            assert all(str(file) in local.run("check").stdout for file in asides), name
             path.write_bytes(data)
+            assert records(local) == before, name

@@ -304,6 +304,18 @@ def test_check_and_leaks_on_a_healthy_cluster(cli):
     } in found
 
 
+def test_check_names_files_that_were_set_aside(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    asides = [tmp_path / "l2rtui" / name for name in ("history/runs.db.damaged-12", "queue/local/q.json.corrupt-3")]
+    for aside in asides:
+        aside.parent.mkdir(parents=True)
+        aside.touch()
+        aside.with_suffix(".other-1").touch()
+    entry.main(["--backend", "demo", "check", "-o", "json"])
+    found = [finding for finding in json.loads(capsys.readouterr().out) if finding["subject"] == "state"]
+    assert [finding["sentence"].split()[7].rstrip(":") for finding in found] == list(map(str, asides))
+
+
 def test_the_schema_is_a_schema(cli):
     schema = json.loads(cli.run("schema").stdout)
     assert schema["$schema"].startswith("https://json-schema.org/")

@@ -9,9 +9,9 @@ import yaml
 
 from l2rtui.domain.ledger import build_ledger
 from l2rtui.domain.node import Gpu, Node
-from l2rtui.domain.placement import place
+from l2rtui.domain.placement import obstacles, place
 from l2rtui.domain.plan import gpu_count, plan_launch
-from l2rtui.domain.workload import Role, RunSpec, SetSpec
+from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from l2rtui.errors import SpecError
 from l2rtui.services.spec.encode import to_document
 from l2rtui.services.spec.spec_file import load
@@ -105,6 +105,20 @@ def test_a_model_is_known_by_its_words():
     assert not suits("NVIDIA-A100-SXM4-40GB", 40536, gpu_memory_bytes=80 << 30)
     assert not suits("NVIDIA-A100-SXM4-40GB", 40536, gpu_model="A10")
     assert suits("NVIDIA RTX A6000", 49140, gpu_model="rtx a6000", gpu_memory_bytes=48 << 30)
+
+
+@pytest.mark.parametrize("wish", [{"gpus": 1}, {"slots": 1}])
+def test_a_set_is_seated_on_the_model_that_it_needs_and_nodes_without_it_are_closed(wish):
+    part = SetSpec("w", Role.WORKER, ("w",), gpu_model="A100", **wish)
+    ledger = build_ledger(
+        [Node(name, (Gpu(name, 0, model=model, slots=2),)) for name, model in (("a", "RTX A6000"), ("b", "A100"))],
+        [],
+    )
+    (closed,) = obstacles(part, ledger).items()
+    assert closed[0] == "a"
+    assert closed[1].reason == "no GPU of model A100, which the set w needs"
+    (seat,) = place([RunSpec(Kind.JOB, "r", "r", (part,))], ledger).seats
+    assert {slot.node for slot in seat.slots} == {"b"}
 
 
 LEARNER = "kind: learner-workers\nname: r\nlearner: {{gpus: 4{}}}\ntrain: {{environment: racing, {}}}\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import struct
@@ -14,7 +15,7 @@ from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.record_writer import masked_crc32c
 
 from runtime.base import contract
-from runtime.base.metrics import Rate, RecordFile, record
+from runtime.base.metrics import Console, Rate, RecordFile, record
 from runtime.rl.roles.tensorboard import TensorBoardCurves
 
 
@@ -141,3 +142,13 @@ def test_a_log_that_goes_away_or_a_flood_of_sentences_ends_nothing() -> None:
     )
     assert ended.stderr == "alive still"
     assert len(ended.stdout.split("\n")) < 130
+
+
+def test_records_go_on_where_they_began_when_an_environment_replaces_the_output(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    console = Console()
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    console.record("a record")
+    monkeypatch.undo()
+    assert capsys.readouterr().out == "a record\n"

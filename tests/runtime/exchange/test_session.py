@@ -162,7 +162,9 @@ def test_segments_that_come_fast_go_together_and_a_slow_one_goes_at_once() -> No
     assert sizes == [1, 2, 2, 2, 2]
     session.queue_segment(SEGMENT, arena(b"12345"))
     assert segments(session, now) == []
+    assert session.patience == 0.01, "the withheld segment goes soon"
     assert len(segments(session, now + 0.011)) == 1
+    assert session.patience == session.config.ping_seconds
     session.queue_segment(SEGMENT, arena(b"12345"))
     assert len(segments(session, now + 1.0)) == 1
 

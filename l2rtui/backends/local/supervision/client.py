@@ -99,9 +99,8 @@ def supervisor_of(folder: RunFolder) -> ProcessIdentity | None:
     Its lock file names it; while that is damaged, its status.
     """
     status = read_status(folder)
-    proc = state_files.read_valid(folder.supervisor_lock, ProcessIdentity)
-    if proc is None and status is not None:
-        proc = status.supervisor
+    named = status.supervisor if status is not None else None
+    proc = state_files.read_valid(folder.supervisor_lock, ProcessIdentity) or named
     # After announcing its end it reads no more requests, though it may live for some milliseconds.
     is_ending = status is not None and status.is_ended and status.supervisor == proc
     return proc if process_scan.is_alive(proc) and not is_ending else None

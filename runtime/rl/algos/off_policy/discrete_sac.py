@@ -34,18 +34,18 @@ class DiscreteSAC(SoftActorCritic[Network, ChoiceCritic]):
         return TARGET_ENTROPY_SHARE * math.log(self.shape.choices[0])
 
     def _q(self, features: Tensor, action: Tensor) -> Tensor:
-        return self._critic(features).gather(2, action.long().expand(2, -1, -1)).squeeze(2)
+        return self.critic(features).gather(2, action.long().expand(2, -1, -1)).squeeze(2)
 
     def _next_value(self, features: Tensor, target_features: Tensor, alpha: Tensor) -> Tensor:
         """(B,) pi(s')^T [min Q'(s') - alpha log pi(s')], equation (10)."""
-        log_prob = self._actor.head(features).log_softmax(dim=1)
-        next_q = self._target(target_features).amin(dim=0)
+        log_prob = self.actor.head(features).log_softmax(dim=1)
+        next_q = self.target(target_features).amin(dim=0)
         return (log_prob.exp() * (next_q - alpha * log_prob)).sum(dim=1)
 
     def _actor_loss(self, features: Tensor, critic_features: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Mean of pi(s)^T [alpha log pi(s) - min Q(s)], equation (12)."""
-        log_prob = self._actor.head(features).log_softmax(dim=1)
+        log_prob = self.actor.head(features).log_softmax(dim=1)
         prob = log_prob.exp()
-        q = self._critic(critic_features).detach().amin(dim=0)
+        q = self.critic(critic_features).detach().amin(dim=0)
         actor_loss = (prob * (alpha * log_prob - q)).sum(dim=1).mean()
         return actor_loss, -(prob * log_prob).detach().sum(dim=1).mean()

@@ -62,11 +62,11 @@ class DQN(ReplayMethod):
         super().__init__(shape, capture)
         self.config = config
         initial, dtype = torch.Generator().manual_seed(seed), DTYPES[precision]
-        self._q = QNetwork(shape, initial, device, is_dueling=config.dueling, dtype=dtype)
-        self._target = QNetwork(shape, initial, device, is_dueling=config.dueling, dtype=dtype)
-        self._target.arena.flat.copy_(self._q.arena.flat)
+        self.q = QNetwork(shape, initial, device, is_dueling=config.dueling, dtype=dtype)
+        self.target = QNetwork(shape, initial, device, is_dueling=config.dueling, dtype=dtype)
+        self.target.arena.flat.copy_(self.q.arena.flat)
         self._moments = RunningMoments(shape.obs_space.vector, device) if shape.is_normalised else None
-        self._optimisers = {"q": Adam(self._q.arena.flat, config.lr, eps=config.adam_eps)}
+        self._optimisers = {"q": Adam(self.q.arena.flat, config.lr, eps=config.adam_eps)}
         self._step = self.captured(self._learn)
         self._explore()
 
@@ -90,53 +90,53 @@ class DQN(ReplayMethod):
         self.updates += count
         self._explore()
         if self.updates % self.config.target_updates == 0:
-            self._target.arena.flat.copy_(self._q.arena.flat)
-        return DQNStats.of(torch.cat([stats, self._q.exploration.detach()]))
+            self.target.arena.flat.copy_(self.q.arena.flat)
+        return DQNStats.of(torch.cat([stats, self.q.exploration.detach()]))
 
     def _learn(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
         """Do one gradient step on the columns of a `Batch`; return loss and mean value, and TD errors."""
         batch = Batch(*columns)
-        self._q.arena.refresh()
-        self._target.arena.refresh()
+        self.q.arena.refresh()
+        self.target.arena.refresh()
         y = bellman_target(batch, self._next_value(batch.next_obs), self.config.gamma)
-        q = self._q(batch.obs).gather(1, batch.action.long()).squeeze(1)
+        q = self.q(batch.obs).gather(1, batch.action.long()).squeeze(1)
         # Clipping the error to [-1, 1] amounts to Huber's loss (Mnih et al. 2015, Methods).
         loss = weighted_mean(smooth_l1_loss(q, y, reduction="none"), batch.weight)
-        gradient = self.mean(self._q.arena.gradient(loss))
+        gradient = self.mean(self.q.arena.gradient(loss))
         self._optimisers["q"].step(clip_grad_norm(gradient, self.config.max_grad_norm))
         if self._moments is not None:
             self._moments.update(vector_of(self.shape, batch.obs), self.mean)
-            self._moments.write([self._q.moments, self._target.moments])
+            self._moments.write([self.q.moments, self.target.moments])
         return torch.stack([loss.detach(), q.detach().mean()]), errors_of(q, y, batch)
 
     @torch.no_grad()
     def _next_value(self, next_obs: Tensor) -> Tensor:
         """Return (B,) largest target values; with double Q-learning, target values of the network's own choices."""
-        target = self._target(next_obs)
+        target = self.target(next_obs)
         if not self.config.double:
             return target.amax(dim=1)
-        return target.gather(1, self._q(next_obs).argmax(dim=1, keepdim=True)).squeeze(1)
+        return target.gather(1, self.q(next_obs).argmax(dim=1, keepdim=True)).squeeze(1)
 
     def _explore(self) -> None:
         """Set the share of random actions: it decreases linearly to its end value, and is sent with the weights."""
         config = self.config
         bounds = config.exploration_begin, config.exploration_end
         share = linear_schedule(*bounds, self.updates, config.exploration_updates)
-        self._q.exploration.detach().fill_(share)
+        self.q.exploration.detach().fill_(share)
 
     def networks(self) -> Sequence[HasKernels]:
         """Return the network and its target."""
-        return (self._q, self._target)
+        return (self.q, self.target)
 
     def policy_weights(self) -> Tensor:
         """Return the weights that acting needs, and the share of random actions."""
-        return self._q.policy_weights()
+        return self.q.policy_weights()
 
     def tensors(self) -> dict[str, Tensor]:
         """Return every tensor that an update changes."""
         return {
-            "q": self._q.arena.flat,
-            "target_q": self._target.arena.flat,
+            "q": self.q.arena.flat,
+            "target_q": self.target.arena.flat,
             **({"obs_moments": self._moments.state} if self._moments is not None else {}),
             **optimiser_tensors(self._optimisers),
         }

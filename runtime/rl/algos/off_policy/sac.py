@@ -27,19 +27,19 @@ class SAC(SoftActorCritic[Actor, TwinCritic]):
         return -float(self.shape.act_dim)
 
     def _q(self, features: Tensor, action: Tensor) -> Tensor:
-        return self._critic(features, action)
+        return self.critic(features, action)
 
     def _next_value(self, features: Tensor, target_features: Tensor, alpha: Tensor) -> Tensor:
         """Return (B,) min Q'(s', a') - alpha log pi(a' | s'), with a' ~ pi(s')."""
-        next_action, next_log_prob = self._actor.sample(features, self._draw_noise(features))
-        next_q = self._target(target_features, next_action).amin(dim=0)
+        next_action, next_log_prob = self.actor.sample(features, self._draw_noise(features))
+        next_q = self.target(target_features, next_action).amin(dim=0)
         return torch.addcmul(next_q, alpha, next_log_prob, value=-1.0)
 
     def _actor_loss(self, features: Tensor, critic_features: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Equation 9, reparameterised: the gradient flows through the action."""
-        action, log_prob = self._actor.sample(features, self._draw_noise(features))
+        action, log_prob = self.actor.sample(features, self._draw_noise(features))
         # `min`, not `amin`: its gradient goes to one of both critics and needs two kernels instead of five.
-        actor_loss = (alpha * log_prob - self._critic(critic_features, action).min(dim=0).values).mean()
+        actor_loss = (alpha * log_prob - self.critic(critic_features, action).min(dim=0).values).mean()
         return actor_loss, -log_prob.detach().mean()
 
     def _draw_noise(self, features: Tensor) -> Tensor:

@@ -78,11 +78,11 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
         initial = torch.Generator().manual_seed(seed)
         # A second generator, so that initial weights and exploration noise can be reproduced separately.
         self._noise = torch.Generator(device).manual_seed(seed + 1)
-        self._actor = self._make_actor(initial, device, dtype)
-        self._critic = self._make_critic(initial, device, dtype)
-        self._target = self._make_critic(initial, device, dtype)
-        self._target.arena.flat.copy_(self._critic.arena.flat)
-        share_kernels(self._critic, self._actor)
+        self.actor = self._make_actor(initial, device, dtype)
+        self.critic = self._make_critic(initial, device, dtype)
+        self.target = self._make_critic(initial, device, dtype)
+        self.target.arena.flat.copy_(self.critic.arena.flat)
+        share_kernels(self.critic, self.actor)
         self._moments = RunningMoments(shape.obs_space.vector, device) if shape.is_normalised else None
         """Moments of the observation vector, over the drawn batches."""
         self._step = self.captured(self._learn)
@@ -90,8 +90,8 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
         own, usual = config.target_entropy, self._default_entropy()
         self._target_entropy = usual if own is None else own
         self._optimisers = {
-            "actor": Adam(self._actor.arena.flat, config.actor_lr, eps=config.adam_eps),
-            "critic": Adam(self._critic.arena.flat, config.critic_lr, eps=config.adam_eps),
+            "actor": Adam(self.actor.arena.flat, config.actor_lr, eps=config.adam_eps),
+            "critic": Adam(self.critic.arena.flat, config.critic_lr, eps=config.adam_eps),
             "log_alpha": Adam(self._log_alpha, config.alpha_lr, eps=config.adam_eps),
         }
 
@@ -131,13 +131,13 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
 
     def _follow(self) -> None:
         """Polyak averaging of all parameters, kernels included, in one call over the arena."""
-        self._target.arena.flat.lerp_(self._critic.arena.flat, self.config.tau)
+        self.target.arena.flat.lerp_(self.critic.arena.flat, self.config.tau)
 
     def _learn(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
         """Update on the columns of a `Batch`; return the statistics as a vector, and TD errors."""
         drawn = self._augmented(Batch(*columns))
         batch = self._learned(drawn)
-        for network in (self._actor, self._critic, self._target):
+        for network in (self.actor, self.critic, self.target):
             network.arena.refresh()
         alpha = self._log_alpha.exp()
 
@@ -150,13 +150,13 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
         features = self._features(drawn)
         q = self._q(features, batch.action)
         critic_loss = weighted_mean(mse_loss(q, y.expand_as(q), reduction="none"), batch.weight)
-        self._optimisers["critic"].step(self.mean(self._critic.arena.gradient(critic_loss)))
-        share_kernels(self._critic, self._actor)
-        self._critic.arena.refresh()
+        self._optimisers["critic"].step(self.mean(self.critic.arena.gradient(critic_loss)))
+        share_kernels(self.critic, self.actor)
+        self.critic.arena.refresh()
 
         # Equation 9: the gradient flows into the policy, not into the critics, which are already updated.
         actor_loss, entropy = self._actor_loss(*self._policy_features(drawn, features.detach()), alpha)
-        self._optimisers["actor"].step(self.mean(self._actor.arena.gradient(actor_loss)))
+        self._optimisers["actor"].step(self.mean(self.actor.arena.gradient(actor_loss)))
 
         # Gradient of alpha * (entropy - target entropy) with respect to log(alpha), without the factor alpha: Adam
         # divides by the size of the gradient, so a scale has no effect.
@@ -165,7 +165,7 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
 
         if self._moments is not None:
             self._moments.update(vector_of(self.shape, batch.obs), self.mean)
-            self._moments.write([network.moments for network in (self._actor, self._critic, self._target)])
+            self._moments.write([network.moments for network in (self.actor, self.critic, self.target)])
         if self.config.target_updates == 1:
             self._follow()
         stats = (critic_loss.detach(), actor_loss.detach(), alpha[0], entropy, q.detach().mean())
@@ -196,13 +196,13 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
 
     def _features(self, batch: Batch) -> Tensor:
         """Return the (B, features) that the critics read, with a gradient for their encoder."""
-        return self._critic.features(batch.obs)
+        return self.critic.features(batch.obs)
 
     def _next_features(self, drawn: Batch, batch: Batch) -> tuple[Tensor, Tensor]:  # noqa: ARG002  (for a memory)
         """Return the next (B, features) of the learned ``batch`` for policy and target critics, without
         gradients.
         """
-        return self._critic.features(batch.next_obs), self._target.features(batch.next_obs)
+        return self.critic.features(batch.next_obs), self.target.features(batch.next_obs)
 
     def _policy_features(self, batch: Batch, features: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """Return (B, features) for the policy and for the critics, for the policy's loss.
@@ -238,18 +238,18 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
 
     def networks(self) -> Sequence[HasKernels]:
         """Return policy, critics and target critics."""
-        return (self._actor, self._critic, self._target)
+        return (self.actor, self.critic, self.target)
 
     def policy_weights(self) -> Tensor:
         """Return the actor's parameters."""
-        return self._actor.arena.flat
+        return self.actor.arena.flat
 
     def tensors(self) -> dict[str, Tensor]:
         """Return every tensor that an update changes."""
         return {
-            "actor": self._actor.arena.flat,
-            "critic": self._critic.arena.flat,
-            "target_critic": self._target.arena.flat,
+            "actor": self.actor.arena.flat,
+            "critic": self.critic.arena.flat,
+            "target_critic": self.target.arena.flat,
             "log_alpha": self._log_alpha,
             **({"obs_moments": self._moments.state} if self._moments is not None else {}),
             **optimiser_tensors(self._optimisers),

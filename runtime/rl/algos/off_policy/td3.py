@@ -62,22 +62,22 @@ class TD3(ReplayMethod):
         self.config = config
         initial, dtype = torch.Generator().manual_seed(seed), DTYPES[precision]
         self._noise = torch.Generator(device).manual_seed(seed + 1)
-        self._actor, self._target_actor = (Network(shape, initial, device, dtype=dtype) for _ in range(2))
-        self._critic, self._target = (TwinCritic(shape, initial, device, dtype) for _ in range(2))
+        self.actor, self.target_actor = (Network(shape, initial, device, dtype=dtype) for _ in range(2))
+        self.critic, self.target = (TwinCritic(shape, initial, device, dtype) for _ in range(2))
         # Drawn after all weights, which therefore do not change for a seed. With biases of 0, policies repeatedly
         # regressed.
-        for network in (self._actor, self._critic):
+        for network in (self.actor, self.critic):
             first = len(network.kernels)
             fill_biases(network.arena.weights[first : first + 2 * len(network.layers)], initial)
-        share_kernels(self._critic, self._actor)
+        share_kernels(self.critic, self.actor)
         self._explore()
-        self._target_actor.arena.flat.copy_(self._actor.arena.flat)
-        self._target.arena.flat.copy_(self._critic.arena.flat)
+        self.target_actor.arena.flat.copy_(self.actor.arena.flat)
+        self.target.arena.flat.copy_(self.critic.arena.flat)
         self._moments = RunningMoments(shape.obs_space.vector, device) if shape.is_normalised else None
         self._actor_loss = torch.zeros((), device=device)
         self._optimisers = {
-            "actor": Adam(self._actor.arena.flat, config.actor_lr, eps=config.adam_eps),
-            "critic": Adam(self._critic.arena.flat, config.critic_lr, eps=config.adam_eps),
+            "actor": Adam(self.actor.arena.flat, config.actor_lr, eps=config.adam_eps),
+            "critic": Adam(self.critic.arena.flat, config.critic_lr, eps=config.adam_eps),
         }
         self._step_critics = self.captured(self._learn_critics)
         self._step_both = self.captured(self._learn_both)
@@ -112,40 +112,40 @@ class TD3(ReplayMethod):
     def _learn_critics(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
         """Do one gradient step of both critics on a `Batch`; return the statistics as a vector, and TD errors."""
         batch = Batch(*columns)
-        for network in (self._critic, self._target, self._target_actor):
+        for network in (self.critic, self.target, self.target_actor):
             network.arena.refresh()
         y = bellman_target(batch, self._next_value(batch.next_obs), self.config.gamma)
-        q = self._critic(self._critic.features(batch.obs), batch.action)
+        q = self.critic(self.critic.features(batch.obs), batch.action)
         loss = weighted_mean(mse_loss(q, y.expand_as(q), reduction="none"), batch.weight)
-        self._optimisers["critic"].step(self.mean(self._critic.arena.gradient(loss)))
-        share_kernels(self._critic, self._actor)
+        self._optimisers["critic"].step(self.mean(self.critic.arena.gradient(loss)))
+        share_kernels(self.critic, self.actor)
         if self._moments is not None:
             self._moments.update(vector_of(self.shape, batch.obs), self.mean)
-            networks = (self._actor, self._target_actor, self._critic, self._target)
+            networks = (self.actor, self.target_actor, self.critic, self.target)
             self._moments.write([network.moments for network in networks])
         return torch.stack([loss.detach(), self._actor_loss, q.detach().mean()]), errors_of(q, y, batch)
 
     @torch.no_grad()
     def _next_value(self, next_obs: Tensor) -> Tensor:
         """Return (B,) min Q'(s', a') with the target policy's action and clipped noise, equations (10) and (14)."""
-        config, features = self.config, self._target.features(next_obs)
-        action = self._target_actor.head(features).tanh()
+        config, features = self.config, self.target.features(next_obs)
+        action = self.target_actor.head(features).tanh()
         noise = torch.randn(action.shape, generator=self._noise, device=action.device)
         noise = (config.target_noise * noise).clamp_(-config.target_noise_clip, config.target_noise_clip)
-        return self._target(features, (action + noise).clamp_(-1.0, 1.0)).amin(dim=0)
+        return self.target(features, (action + noise).clamp_(-1.0, 1.0)).amin(dim=0)
 
     def _learn_actor(self, obs: Tensor) -> Tensor:
         """Do one step of the policy up the first critic, and of all targets towards their networks; return the
         loss.
         """
-        self._critic.arena.refresh()
-        self._actor.arena.refresh()
+        self.critic.arena.refresh()
+        self.actor.arena.refresh()
         with torch.no_grad():
-            features = self._critic.features(obs)
-        loss = -self._critic(features, self._actor.head(features).tanh())[0].mean()
-        self._optimisers["actor"].step(self.mean(self._actor.arena.gradient(loss)))
-        self._target.arena.flat.lerp_(self._critic.arena.flat, self.config.tau)
-        self._target_actor.arena.flat.lerp_(self._actor.arena.flat, self.config.tau)
+            features = self.critic.features(obs)
+        loss = -self.critic(features, self.actor.head(features).tanh())[0].mean()
+        self._optimisers["actor"].step(self.mean(self.actor.arena.gradient(loss)))
+        self.target.arena.flat.lerp_(self.critic.arena.flat, self.config.tau)
+        self.target_actor.arena.flat.lerp_(self.actor.arena.flat, self.config.tau)
         return loss.detach()
 
     def _explore(self) -> None:
@@ -155,29 +155,29 @@ class TD3(ReplayMethod):
         config = self.config
         end = config.exploration_noise if config.exploration_end is None else config.exploration_end
         deviation = linear_schedule(config.exploration_noise, end, self.updates, config.exploration_updates or 1)
-        self._actor.drawing.detach().fill_(deviation)
+        self.actor.drawing.detach().fill_(deviation)
 
     def networks(self) -> Sequence[HasKernels]:
         """Return policy and critics, and the targets of both."""
-        return (self._actor, self._target_actor, self._critic, self._target)
+        return (self.actor, self.target_actor, self.critic, self.target)
 
     def policy_weights(self) -> Tensor:
         """Return the policy's parameters, and the standard deviation of its workers' noise."""
-        return self._actor.arena.flat
+        return self.actor.arena.flat
 
     def begin_with(self, weights: Tensor) -> None:
         """Start with another run's policy, also as target; the noise comes from these settings."""
         super().begin_with(weights)
         self._explore()
-        self._target_actor.arena.flat.copy_(self._actor.arena.flat)
+        self.target_actor.arena.flat.copy_(self.actor.arena.flat)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return every tensor that an update changes."""
         return {
-            "actor": self._actor.arena.flat,
-            "target_actor": self._target_actor.arena.flat,
-            "critic": self._critic.arena.flat,
-            "target_critic": self._target.arena.flat,
+            "actor": self.actor.arena.flat,
+            "target_actor": self.target_actor.arena.flat,
+            "critic": self.critic.arena.flat,
+            "target_critic": self.target.arena.flat,
             "actor_loss": self._actor_loss,
             **({"obs_moments": self._moments.state} if self._moments is not None else {}),
             **optimiser_tensors(self._optimisers),

@@ -33,11 +33,11 @@ class RecurrentActorCritic(ActorCritic):
     def _starting_states(self, batch: RolloutBatch) -> Tensor:
         """(N, state_size) states of the workers at the start of each segment."""
         assert batch.state is not None  # noqa: S101  (the layout of such a run has the column)
-        return starting_states(batch.state, self._policy.memory.state_size)
+        return starting_states(batch.state, self.policy.memory.state_size)
 
     def _values(self, states: Tensor) -> Tensor:
         """(B,) values of states (B, state_size) after an observation."""
-        return self._value.head(states[:, : self._policy.memory.size]).squeeze(1)
+        return self.value.head(states[:, : self.policy.memory.size]).squeeze(1)
 
     @torch.no_grad()
     def _next_values(
@@ -53,9 +53,9 @@ class RecurrentActorCritic(ActorCritic):
         is_computed_again = ended == TRUNCATED
         is_computed_again[-1].fill_(True)
         if is_captured:
-            again = self._policy.follow(next_obs.flatten(0, 1), states.flatten(0, 1))
+            again = self.policy.follow(next_obs.flatten(0, 1), states.flatten(0, 1))
             return torch.where(is_computed_again, self._values(again).view_as(values), following)
         # The memory advances over the observation after the step, which is not part of any segment.
-        again = self._policy.follow(next_obs[is_computed_again], states[is_computed_again])
+        again = self.policy.follow(next_obs[is_computed_again], states[is_computed_again])
         following[is_computed_again] = self._values(again)
         return following

@@ -20,12 +20,12 @@ class RecurrentImpala(RecurrentActorCritic, Impala):
         """Return the gradient of the losses (policy size + value size,), and the statistics."""
         config = self.config
         self._refresh()
-        states = self._policy.unroll(batch.obs, batch.ended, self._starting_states(batch))
+        states = self.policy.unroll(batch.obs, batch.ended, self._starting_states(batch))
         rows = states.flatten(0, 1)
         values = self._values(rows)
         value = values.detach().view_as(batch.reward)
         next_value = self._next_values(value, states, batch.next_obs, batch.ended, is_captured=is_captured)
-        log_prob, entropy = self._policy.judge(self._policy.head(rows), batch.action.flatten(0, 1))
+        log_prob, entropy = self.policy.judge(self.policy.head(rows), batch.action.flatten(0, 1))
         ratio = (log_prob.detach() - batch.log_prob.flatten()).exp()
         reward, ratios = config.reward_scale * batch.reward, ratio.view_as(batch.reward)
         bounds = {"gamma": config.gamma, "rho_bar": config.rho_bar, "c_bar": config.c_bar}
@@ -39,6 +39,6 @@ class RecurrentImpala(RecurrentActorCritic, Impala):
         square = mse_loss(values, vs)
 
         loss = 0.5 * config.value_cost * square - with_entropy(objective, mean_entropy, config.entropy_cost)
-        gradient = joint_gradient(loss, (self._policy.arena, self._value.arena))
+        gradient = joint_gradient(loss, (self.policy.arena, self.value.arena))
         stats = (policy_loss, 0.5 * square.detach(), mean_entropy, ratio.mean())
         return gradient, torch.stack([part.detach() for part in stats])

@@ -38,7 +38,7 @@ class RecurrentPPO(RecurrentActorCritic, PPO):
     ) -> tuple[Tensor, Tensor]:
         """Return advantages and value targets, each (T, N)."""
         self._refresh()
-        states = self._policy.unroll(obs, ended, state)
+        states = self.policy.unroll(obs, ended, state)
         value = self._values(states.flatten(0, 1)).view_as(reward)
         # Not captured, even on a GPU: one pass over the batch, compared with `epochs` captured ones.
         next_value = self._next_values(value, states, next_obs, ended, is_captured=False)
@@ -57,8 +57,8 @@ class RecurrentPPO(RecurrentActorCritic, PPO):
             column.transpose(0, 1) for column in by_copy
         )  # fmt: skip
         self._refresh()
-        states = self._policy.unroll(obs, ended, state).flatten(0, 1)
-        log_prob, entropy = self._policy.judge(self._policy.head(states), action.flatten(0, 1))
+        states = self.policy.unroll(obs, ended, state).flatten(0, 1)
+        log_prob, entropy = self.policy.judge(self.policy.head(states), action.flatten(0, 1))
         log_prob_old, advantage, target = (part.flatten() for part in (log_prob_old, advantage, target))
         value = self._values(states)
         # Only the memory reads padding.
@@ -68,7 +68,7 @@ class RecurrentPPO(RecurrentActorCritic, PPO):
         objective, stats = self._objective(log_prob, entropy, log_prob_old, normalised(advantage))
         square = value_error(value, target - advantage, target, config.value_clip)
 
-        arenas = self._policy.arena, self._value.arena
+        arenas = self.policy.arena, self.value.arena
         gradient = self.mean(joint_gradient(0.5 * config.value_cost * square - objective, arenas))
         # One norm over both gradients, because the losses share the memory.
         self._descend(gradient, jointly=True)

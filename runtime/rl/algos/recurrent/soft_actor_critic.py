@@ -82,19 +82,19 @@ class RecurrentSoftActorCritic(SoftActorCritic[Any, Any]):
         return slice(None) if batch.absent is None else present_rows(self._behind_burn_in(batch.absent, batch))
 
     def _features(self, batch: Batch) -> Tensor:
-        return self._read(self._critic, self._states(self._critic, batch)[self._present(batch)])
+        return self._read(self.critic, self._states(self.critic, batch)[self._present(batch)])
 
     def _next_features(self, drawn: Batch, batch: Batch) -> tuple[Tensor, Tensor]:
         policy, target = (
             self._read(network, network.follow(batch.next_obs, self._last_states(network, drawn, batch.steps)))
-            for network in (self._actor, self._target)
+            for network in (self.actor, self.target)
         )
         return policy, target
 
     def _policy_features(self, batch: Batch, features: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             features = self._features(batch)  # the memory's, by the critics after their step
-        return self._read(self._actor, self._states(self._actor, batch)[self._present(batch)]), features
+        return self._read(self.actor, self._states(self.actor, batch)[self._present(batch)]), features
 
     def _last_states(self, network: Unrolled, drawn: Batch, steps: Tensor | None) -> Tensor:
         """(B, state_size) states after the last step whose reward is in the sum of each learned row."""
@@ -109,7 +109,7 @@ class RecurrentSoftActorCritic(SoftActorCritic[Any, Any]):
         assert batch.state is not None and batch.ended is not None  # noqa: S101, PT018  (the replay of such a run)
         size, burn_in = network.memory.state_size, self.config.burn_in
         obs, ended = (_by_sequence(column, batch).transpose(0, 1) for column in (batch.obs, batch.ended))
-        state = batch.state[:, :size] if network is self._actor else batch.state.new_zeros(len(batch.state), size)
+        state = batch.state[:, :size] if network is self.actor else batch.state.new_zeros(len(batch.state), size)
         if burn_in:
             with torch.no_grad():
                 warmed = network.unroll(obs[:burn_in], ended[:burn_in], state)[-1]

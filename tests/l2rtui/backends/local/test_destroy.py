@@ -58,7 +58,11 @@ async def test_deaf_processes_forks_and_escapees_go_too(lab):
 
 def sleepers(mark):
     """Processes that sleep for exactly this long, whatever else they have changed."""
-    return [item.pid for item in psutil.process_iter(["cmdline"]) if mark in (item.info["cmdline"] or ())]
+    return [
+        item.pid
+        for item in psutil.process_iter(["cmdline", "name"])
+        if item.info["name"] == "sleep" and mark in (item.info["cmdline"] or ())
+    ]
 
 
 ESCAPES = {

@@ -52,7 +52,7 @@ def test_what_a_worker_sees_is_what_the_learner_sees(head):
     actor = NumpyActor(shape)
     actor.load(method.actor_arena())
     seen = rows(6, 0)
-    network = method._actor if head == "squashed" else method._policy
+    network = method.actor if head == "squashed" else method.policy
     with torch.no_grad():
         expected = network(torch.from_numpy(seen)).numpy()
     assert actor.outputs(seen)[:, : actor.shape.outputs] == pytest.approx(expected, abs=1e-4)
@@ -78,7 +78,7 @@ def test_the_actor_looks_through_the_critics_kernels_and_does_not_move_them():
         torch.from_numpy(rows(8, 2, space)),
         torch.zeros(8),
     )
-    size = sum(kernel.numel() for kernel in sac._critic.kernels)
+    size = sum(kernel.numel() for kernel in sac.critic.kernels)
     before = sac.state()
     sac.update(batch)
     after = sac.state()

@@ -35,10 +35,10 @@ def batch(**columns: torch.Tensor) -> Batch:
 
 def constant(sac: DiscreteSAC) -> None:
     """Let the policy be (3/4, 1/4) everywhere, the critics' and targets' values (1, 2) and (3, 0)."""
-    for network in (sac._actor, sac._critic, sac._target):
+    for network in (sac.actor, sac.critic, sac.target):
         network.arena.flat.zero_()
-    sac._actor.arena.flat[-2:].copy_(torch.tensor([LOG3, 0.0]))
-    for network in (sac._critic, sac._target):
+    sac.actor.arena.flat[-2:].copy_(torch.tensor([LOG3, 0.0]))
+    for network in (sac.critic, sac.target):
         network.arena.flat[-4:].copy_(torch.tensor([1.0, 2.0, 3.0, 0.0]))
 
 
@@ -58,21 +58,21 @@ def test_target_is_the_expectation_of_the_soft_value():
 def test_policy_loss_is_an_expectation_too():
     sac = DiscreteSAC(SHAPE, CONFIG, seed=0)
     constant(sac)
-    features = sac._critic.features(batch().obs)
+    features = sac.critic.features(batch().obs)
     loss, entropy = sac._actor_loss(features, features, torch.tensor([0.2]))
     assert entropy.item() == pytest.approx(0.75 * (LOG4 - LOG3) + 0.25 * LOG4)
     assert loss.item() == pytest.approx(-0.2 * entropy.item() - 0.75 * 1.0)
     # d/d logit_0 of pi^T [alpha log pi - Q] is pi_0 (f_0 - sum pi f), with f = alpha log pi - Q.
     f = [0.2 * (LOG3 - LOG4) - 1.0, -0.2 * LOG4]
     mean = 0.75 * f[0] + 0.25 * f[1]
-    gradient = sac._actor.arena.gradient(loss)[-2:]
+    gradient = sac.actor.arena.gradient(loss)[-2:]
     assert gradient.tolist() == pytest.approx([0.75 * (f[0] - mean), 0.25 * (f[1] - mean)], abs=1e-6)
 
 
 def test_critics_learn_the_choice_that_was_taken_alone():
     sac = DiscreteSAC(SHAPE, CONFIG, seed=0)
     constant(sac)
-    assert sac._q(sac._critic.features(batch().obs), batch().action).tolist() == [[1.0, 2.0], [3.0, 0.0]]
+    assert sac._q(sac.critic.features(batch().obs), batch().action).tolist() == [[1.0, 2.0], [3.0, 0.0]]
 
 
 def test_the_target_entropy_is_that_of_the_paper():
@@ -89,7 +89,7 @@ def test_a_resumed_run_goes_on_to_the_last_bit_and_workers_read_the_weights():
     assert math.isfinite(stats.floats()["actor_loss"])
     actor = NumpyActor(SHAPE)
     actor.load(second.actor_arena())
-    logits = second._actor(batch().obs).detach().numpy()
+    logits = second.actor(batch().obs).detach().numpy()
     assert actor.outputs(batch().obs.numpy()) == pytest.approx(logits, abs=1e-6)
 
 

@@ -36,7 +36,7 @@ def batch(**columns: torch.Tensor) -> Batch:
 
 def constant(method: DQN) -> None:
     """Let the network value the choices (1, 2, 0) everywhere, and the target (5, 3, 4)."""
-    for network, values in ((method._q, [1.0, 2.0, 0.0]), (method._target, [5.0, 3.0, 4.0])):
+    for network, values in ((method.q, [1.0, 2.0, 0.0]), (method.target, [5.0, 3.0, 4.0])):
         network.arena.flat[:-1] = 0.0
         network.arena.flat[-4:-1] = torch.tensor(values)
 
@@ -62,13 +62,13 @@ def test_loss_is_hubers_with_weights_and_errors_are_those_of_the_choices_taken(p
 
 def test_streams_of_value_and_advantage_are_joined_around_their_mean():
     method = dqn(dueling=True)
-    flat = method._q.arena.flat
+    flat = method.q.arena.flat
     # Advantages (1, 2, 0) come before the stream of V, whose one output is 10, and the share of exploration.
     flat[:-1] = 0.0
     front = SHAPE.size - 1
     flat[front - 3 : front] = torch.tensor([1.0, 2.0, 0.0])
     flat[-2] = 10.0
-    assert method._q(batch().obs)[0].tolist() == [10.0, 11.0, 9.0]
+    assert method.q(batch().obs)[0].tolist() == [10.0, 11.0, 9.0]
     actor = NumpyActor(SHAPE)
     actor.load(method.actor_arena())
     assert actor.act(batch().obs.numpy(), None).tolist() == [[1], [1]]
@@ -76,11 +76,11 @@ def test_streams_of_value_and_advantage_are_joined_around_their_mean():
 
 def test_the_target_is_copied_after_so_many_updates():
     method = dqn(target_updates=2)
-    before = method._target.arena.flat.clone()
+    before = method.target.arena.flat.clone()
     method.update(batch())
-    assert torch.equal(method._target.arena.flat, before)
+    assert torch.equal(method.target.arena.flat, before)
     method.update(batch())
-    assert torch.equal(method._target.arena.flat[:-1], method._q.arena.flat[:-1])
+    assert torch.equal(method.target.arena.flat[:-1], method.q.arena.flat[:-1])
 
 
 def test_exploration_falls_linearly_and_travels_with_the_weights():
@@ -137,9 +137,9 @@ def test_step_size_falls_over_its_updates():
     method = dqn(anneal_updates=4)
     moves = []
     for _ in range(6):
-        before = method._q.arena.flat[:-1].detach().clone()
+        before = method.q.arena.flat[:-1].detach().clone()
         method.update(batch())
-        moves.append((method._q.arena.flat[:-1] - before).abs().max().item())
+        moves.append((method.q.arena.flat[:-1] - before).abs().max().item())
     assert moves[0] == pytest.approx(5e-4, rel=0.01)
     assert moves[1] < 0.85 * moves[0]
     assert moves[5] < 0.01 * moves[0]

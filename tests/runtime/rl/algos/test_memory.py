@@ -198,7 +198,7 @@ def test_a_segment_has_the_states_that_its_policy_acted_by(kind: str, method: st
 
 
 def log_probs(method: RecurrentPPO | RecurrentImpala, batch: RolloutBatch) -> tuple[torch.Tensor, torch.Tensor]:
-    policy = method._policy
+    policy = method.policy
     with torch.no_grad():
         states = policy.unroll(
             batch.obs, batch.ended, starting_states(batch.state, policy.memory.state_size)
@@ -264,7 +264,7 @@ def test_what_follows_a_truncation_is_valued_with_the_memory_of_its_episode(name
     make, config = METHODS[name]
     method = make(shape_of("lstm"), config, seed=1)
     batch = rollouts(method, 0)
-    policy = method._policy
+    policy = method.policy
     with torch.no_grad():
         states = policy.unroll(batch.obs, batch.ended, starting_states(batch.state, 10))
         values = method._values(states.flatten(0, 1)).view(6, 4)
@@ -287,12 +287,12 @@ def test_the_first_step_of_ppo_moves_memory_policy_and_value_by_the_gradient_of_
     (_, _, _, advantage, target, _, state), count = method._minibatch_columns(batch)
     assert count == 4, "whole segments"
     advantage, target = advantage.transpose(0, 1).flatten(), target.transpose(0, 1).flatten()
-    states = method._policy.unroll(batch.obs, batch.ended, state).flatten(0, 1)
-    logits = method._policy.head(states)
+    states = method.policy.unroll(batch.obs, batch.ended, state).flatten(0, 1)
+    logits = method.policy.head(states)
     chosen = torch.distributions.Categorical(logits=logits).log_prob(batch.action.flatten())
     scaled = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     loss = -(chosen * scaled).mean() + 0.25 * (method._values(states) - target).square().mean()
-    gradient = method._policy.arena.gradient(loss)
+    gradient = method.policy.arena.gradient(loss)
     stats = method.update(batch)
     assert method.state()["policy.mean"].numpy() == pytest.approx(0.1 * gradient.numpy(), abs=1e-5)
     assert stats.floats()["kl"] == pytest.approx(0.0, abs=1e-6)

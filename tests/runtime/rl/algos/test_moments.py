@@ -88,7 +88,7 @@ def test_worker_and_learner_see_the_same_normalised_numbers(make: Any) -> None:
     assert inside.mean(axis=0) == pytest.approx(np.zeros(3), abs=1e-2)
     assert inside.std(axis=0) == pytest.approx(np.ones(3), rel=1e-2)
     with torch.no_grad():
-        expected = method._policy(seen).numpy()
+        expected = method.policy(seen).numpy()
     assert actor.outputs(seen.numpy())[:, :2] == pytest.approx(expected, abs=1e-4)
     remote = DeviceActor(NORMALISED, "cpu", (len(seen),))
     remote.weights[:] = method.actor_arena()
@@ -131,7 +131,7 @@ def test_sac_normalises_what_its_three_networks_see() -> None:
     for batch in batches:
         sac.update(replace(batch, obs=100.0 * batch.obs + 7.0, next_obs=100.0 * batch.next_obs + 7.0))
     rows = torch.cat([100.0 * batch.obs + 7.0 for batch in batches])
-    for network in (sac._actor, sac._critic, sac._target):
+    for network in (sac.actor, sac.critic, sac.target):
         shift, factor = (part.detach() for part in network.moments)
         assert shift.numpy() == pytest.approx(rows.mean(dim=0).numpy(), rel=1e-3, abs=1e-2)
         assert (1 / factor).numpy() == pytest.approx(rows.std(dim=0, correction=0).numpy(), rel=1e-3)

@@ -63,7 +63,7 @@ def test_probabilities_of_the_worker_are_those_of_the_learner(shape):
     method = PPO(shape, PPOConfig(hidden=(16,)), seed=3)
     for seed in range(3):
         batch = acted(method, 8, 4, seed)
-        log_prob, entropy = method._policy.evaluate(batch.obs.flatten(0, 1), batch.action.flatten(0, 1))
+        log_prob, entropy = method.policy.evaluate(batch.obs.flatten(0, 1), batch.action.flatten(0, 1))
         assert log_prob.detach().numpy() == pytest.approx(batch.log_prob.flatten().numpy(), abs=1e-5)
         assert entropy.shape == (32,)
         method.update(batch)
@@ -72,12 +72,12 @@ def test_probabilities_of_the_worker_are_those_of_the_learner(shape):
 def test_entropy_is_that_of_the_distributions():
     method = PPO(SEVERAL, PPOConfig(hidden=(16,)), seed=0)
     obs = torch.randn(5, 3)
-    logits = method._policy(obs)
-    _, entropy = method._policy.evaluate(obs, torch.zeros(5, 2, dtype=torch.int32))
+    logits = method.policy(obs)
+    _, entropy = method.policy.evaluate(obs, torch.zeros(5, 2, dtype=torch.int32))
     parts = (torch.distributions.Categorical(logits=each).entropy() for each in logits.split([2, 3], dim=1))
     assert torch.allclose(entropy, sum(parts), atol=1e-6)
     gaussian = PPO(GAUSSIAN, PPOConfig(hidden=(16,)), seed=0)
-    _, entropy = gaussian._policy.evaluate(obs, torch.zeros(5, 2))
+    _, entropy = gaussian.policy.evaluate(obs, torch.zeros(5, 2))
     assert torch.allclose(entropy, torch.distributions.Normal(0.0, 1.0).entropy() * 2, atol=1e-6)
 
 
@@ -145,7 +145,7 @@ def test_first_step_of_ppo_follows_the_policy_gradient():
     config = PPOConfig(hidden=(16,), epochs=1, minibatch_size=64, max_grad_norm=1e9)
     method = PPO(DISCRETE, config, seed=5)
     batch = acted(method, 16, 4, 0)
-    policy, value = method._policy, method._value
+    policy, value = method.policy, method.value
     with torch.no_grad():
         values = value(batch.obs.flatten(0, 1)).view(16, 4)
         following = value(batch.next_obs.flatten(0, 1)).view(16, 4)

@@ -114,48 +114,48 @@ def test_the_losses_are_those_of_steps_taken_one_by_one(
         for network in method.networks():  # initial zeros would hide an error
             size = network.arena.flat.numel() - 2 * method.shape.obs_space.vector
             network.arena.flat[:size].add_(0.2 * torch.randn(size, generator=torch.Generator().manual_seed(size)))
-        kernels = sum(kernel.numel() for kernel in method._critic.kernels)
-        method._actor.arena.flat[:kernels].copy_(method._critic.arena.flat[:kernels])
+        kernels = sum(kernel.numel() for kernel in method.critic.kernels)
+        method.actor.arena.flat[:kernels].copy_(method.critic.arena.flat[:kernels])
     before = copy.deepcopy(method)
     stats = method.update(batch).floats()
 
     count, steps = len(batch.state), len(batch.obs) // len(batch.state)
     zeros = torch.zeros_like(batch.state)
-    policy = one_by_one(before._actor, batch, batch.state, burn_in)
-    critic, target = (one_by_one(net, batch, zeros, burn_in) for net in (before._critic, before._target))
+    policy = one_by_one(before.actor, batch, batch.state, burn_in)
+    critic, target = (one_by_one(net, batch, zeros, burn_in) for net in (before.critic, before.target))
     behind: dict[str, list[torch.Tensor]] = {"policy": [], "target": []}
     learned = [(sequence, step) for sequence in range(count) for step in range(burn_in, steps)]
     for sequence, step in learned:
         row = sequence * steps + step
         last = step + (int(batch.steps[row]) if batch.steps is not None else 1) - 1
-        for name, network, states in (("policy", before._actor, policy), ("target", before._target, target)):
+        for name, network, states in (("policy", before.actor, policy), ("target", before.target, target)):
             behind[name].append(network.follow(batch.next_obs[row][None], states[sequence][last][None])[0, :5])
     index = torch.tensor([sequence * steps + step for sequence, step in learned])
     noise = [torch.randn(len(index), 2, generator=before._noise) for _ in range(2)]
     alpha = before._log_alpha.exp()
     with torch.no_grad():
-        action, log_prob = before._actor.sample(torch.stack(behind["policy"]), noise[0])
-        value = before._target(torch.stack(behind["target"]), action).min(dim=0).values - alpha * log_prob
+        action, log_prob = before.actor.sample(torch.stack(behind["policy"]), noise[0])
+        value = before.target(torch.stack(behind["target"]), action).min(dim=0).values - alpha * log_prob
         gone = batch.steps[index] if batch.steps is not None else 1
         y = batch.reward[index] + (1 - batch.terminated[index]) * 0.9**gone * value
-    q = before._critic(rows_of(critic, burn_in), batch.action[index])
+    q = before.critic(rows_of(critic, burn_in), batch.action[index])
     critic_loss = (q - y).square().mean()
     assert stats["critic_loss"] == pytest.approx(critic_loss.item(), rel=1e-4)
     state = method.state()
-    gradient = before._critic.arena.gradient(critic_loss)
+    gradient = before.critic.arena.gradient(critic_loss)
     assert state["critic.mean"].numpy() == pytest.approx(0.1 * gradient.numpy(), abs=1e-5)
 
-    stepped = copy.deepcopy(before._critic)
+    stepped = copy.deepcopy(before.critic)
     moments = 2 * method.shape.obs_space.vector
-    stepped.arena.flat[:-moments].copy_(method._critic.arena.flat[:-moments])
+    stepped.arena.flat[:-moments].copy_(method.critic.arena.flat[:-moments])
     with torch.no_grad():
         seen = rows_of(one_by_one(stepped, batch, zeros, burn_in), burn_in)
-        before._actor.arena.flat[:kernels].copy_(stepped.arena.flat[:kernels])
-    states = rows_of(one_by_one(before._actor, batch, batch.state, burn_in), burn_in)
-    action, log_prob = before._actor.sample(states, noise[1])
+        before.actor.arena.flat[:kernels].copy_(stepped.arena.flat[:kernels])
+    states = rows_of(one_by_one(before.actor, batch, batch.state, burn_in), burn_in)
+    action, log_prob = before.actor.sample(states, noise[1])
     actor_loss = (alpha.detach() * log_prob - stepped(seen, action).min(dim=0).values).mean()
     assert stats["actor_loss"] == pytest.approx(actor_loss.item(), rel=1e-4, abs=1e-5)
-    gradient = before._actor.arena.gradient(actor_loss)
+    gradient = before.actor.arena.gradient(actor_loss)
     assert state["actor.mean"].numpy() == pytest.approx(0.1 * gradient.numpy(), abs=1e-5)
     assert not gradient[:kernels].any(), "the critics alone teach the kernels"
 

@@ -73,7 +73,7 @@ def test_the_policy_of_sac_learns_from_the_critics_of_after_their_step(precision
         SHAPE, replace(SMALL, critic_lr=0.3, actor_lr=1e-9, alpha_lr=0.0, init_alpha=1e-6), 0, precision=precision
     )
     stats = sac.update(make_batch(1)).floats()
-    after = sac._critic
+    after = sac.critic
     with torch.no_grad():
         after.arena.refresh()
         features = after.features(make_batch(1).obs)

@@ -35,10 +35,10 @@ def batch(**columns: torch.Tensor) -> Batch:
 
 def constant(method: TD3) -> None:
     """Let both policies act by a = 1/2, and the critics and targets be 2 relu(a + 1) - 1 and relu(a + 1) + 3."""
-    for network in (method._actor, method._target_actor):
+    for network in (method.actor, method.target_actor):
         network.arena.flat[:-1] = 0.0
         network.arena.flat[-2] = HALF
-    for critic in (method._critic, method._target):
+    for critic in (method.critic, method.target):
         # Weights (2, 4, 2) and biases (2, 1, 2) of the hidden layer, (2, 2, 1) and (2, 1, 1) of the last: one unit
         # of each critic sees the action, which is the fourth input.
         first = torch.zeros(2, 4, 2)
@@ -84,7 +84,7 @@ def test_networks_begin_with_biases_and_targets_as_copies_of_them(precision):
     actor.load(method.actor_arena())
     assert actor.act(rows.numpy(), None) != 0.0
     method.update(batch())
-    assert (method._critic(method._critic.features(rows), torch.zeros((1, 1))) != 0.0).all()
+    assert (method.critic(method.critic.features(rows), torch.zeros((1, 1))) != 0.0).all()
 
 
 def test_policy_and_targets_follow_every_second_update():
@@ -111,7 +111,7 @@ def test_the_policy_climbs_the_first_critic():
     assert loss == pytest.approx(-2.0)
     # Q1 = 2 (tanh(b) + 1) - 1 rises with b by 2 (1 - 1/4), and Adam's first step is its step size.
     assert method._optimisers["actor"].mean[-2].item() == pytest.approx(-0.1 * 2 * 0.75)
-    assert method._actor.arena.flat[-2].item() == pytest.approx(HALF + 0.01)
+    assert method.actor.arena.flat[-2].item() == pytest.approx(HALF + 0.01)
 
 
 def test_workers_add_noise_within_the_range_and_evaluators_none():
@@ -153,10 +153,10 @@ def test_step_sizes_and_noise_fall_to_their_ends_and_go_on_after_a_resume():
     method = td3(policy_delay=1, **settings)
     noise, moves = [], []
     for _ in range(6):
-        before = method._critic.arena.flat.detach().clone()
+        before = method.critic.arena.flat.detach().clone()
         noise.append(method.policy_weights()[-1].item())
         method.update(batch())
-        moves.append((method._critic.arena.flat - before).abs().max().item())
+        moves.append((method.critic.arena.flat - before).abs().max().item())
     assert noise == pytest.approx([0.5, 0.3, 0.1, 0.1, 0.1, 0.1])
     # A step of Adam on nearly the same gradient is as long as its step size.
     assert moves[1] < 0.85 * moves[0]

@@ -6,6 +6,9 @@ Farama-Foundation/Gymnasium#1445 and others), each beside its siblings.
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +20,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from runtime.base import contract
 from runtime.base.errors import EnvironmentFault, NotFiniteError
 from runtime.rl.envs.base import StepResult, VectorEnv
 from runtime.rl.envs.gym_spaces import FIRST_STEPS, SAMPLED
@@ -171,6 +175,59 @@ def test_each_fault_is_a_sentence_that_names_environment_value_expected_and_actu
         drive(env, 5)
     assert str(caught.value).startswith(f"{NAME}: ")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Text(5),
+        spaces.Sequence(spaces.Discrete(2)),
+        spaces.Graph(FOUR, None),
+        spaces.OneOf([FOUR, spaces.Discrete(2)]),
+        spaces.Dict({"numbers": FOUR, "mission": spaces.Text(5)}),
+        None,
+        (4,),
+    ],
+    ids=repr,
+)
+def test_an_observation_that_no_network_takes_is_a_sentence(space: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Foreign, "made", [])
+    with pytest.raises(ValueError, match=f"^{NAME}: observations of .* are not supported; wrap it"):
+        make_vector_env(NAME, 1, options={"space": space})
+    assert all(env.is_closed for env in Foreign.made)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [spaces.Text(5), spaces.Box(0, 5, (2,), np.int64), spaces.Dict({"a": spaces.Discrete(2)}), None],
+    ids=repr,
+)
+def test_an_action_that_no_policy_gives_is_a_sentence(space: Any) -> None:
+    with pytest.raises(ValueError, match=f"^{NAME}: actions of .* are not supported; wrap it"):
+        make_vector_env(NAME, 1, options={"action_space": space})
+
+
+@pytest.mark.parametrize("kind", ["observation_space", "action_space"])
+@pytest.mark.parametrize("options", [{}, {"frame_stack": 2}])
+def test_a_space_that_is_lacking_is_named(
+    kind: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without(self: Foreign, **faults: Any) -> None:
+        begin(self, **faults)
+        delattr(self, kind)
+
+    begin = Foreign.__init__
+    monkeypatch.setattr(Foreign, "__init__", without)
+    monkeypatch.setattr(Foreign, "made", [])
+    with pytest.raises(EnvironmentFault, match=f"^{NAME} has no {kind}; it must declare one of gymnasium.spaces"):
+        make_vector_env(NAME, 1, options=options)
+    assert all(env.is_closed for env in Foreign.made)
+
+
+@pytest.mark.parametrize("frames", ["sixty", -5, 0, None])
+def test_metadata_that_say_no_time_of_a_step_are_no_fault(frames: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Foreign, "metadata", {"render_modes": [], "render_fps": frames})
+    assert make_vector_env(NAME, 1, options={}).step_seconds == 0.0
 
 
 @pytest.mark.parametrize("fault", ["short", "floats for bytes", "a wrong choice", "no info", "four values"])
@@ -369,3 +426,23 @@ def test_games_of_several_agents_are_compared_too(
         drive(env, 2)
     env.close()
     assert len(sys.modules["foreign_game"].Game.closed) == 2
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("end", ["sys.exit(0)", "raise KeyboardInterrupt"])
+def test_an_environment_that_ends_the_process_is_no_run_that_is_done(end: str, tmp_path: Path) -> None:
+    lines = ["import sys, gymnasium", f"def make(): {end}", "gymnasium.register('Ends-v0', entry_point=make)"]
+    (tmp_path / "ending.py").write_text("\n".join(lines))
+    settings = {"environment": "ending:Ends-v0", "algorithm": "ppo"}
+    variables = {
+        **os.environ,
+        contract.ENV_ENDPOINT: f"ipc://{tmp_path}",
+        contract.ENV_DIR: str(tmp_path / "run"),
+        contract.ENV_CONFIG: json.dumps(settings),
+        "PYTHONPATH": f"{Path.cwd()}:{tmp_path}",
+    }
+    command = [sys.executable, "-m", "runtime", "learner"]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == contract.EXIT_ENVIRONMENT
+    assert "l2r-runtime: the environment's code ended the process" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -70,7 +70,7 @@ def test_a_rollout_is_what_the_policy_did_step_by_step(changes):
     goes_on = (first["ended"] == 0)[..., None]
     follows = torch.cat([first["obs"][1:], second["obs"][:1]])
     assert torch.equal(torch.where(goes_on, follows, first["next_obs"]), first["next_obs"])
-    log_prob, _ = method._policy.evaluate(first["obs"].flatten(0, 1), first["action"].flatten(0, 1))
+    log_prob, _ = method.policy.evaluate(first["obs"].flatten(0, 1), first["action"].flatten(0, 1))
     torch.testing.assert_close(log_prob, first["log_prob"].flatten(), atol=1e-4, rtol=1e-4)
     assert collector.transitions == 128
 
@@ -90,7 +90,7 @@ def test_methods_learn_from_it_and_the_next_rollout_is_of_the_new_policy(changes
         assert all(np.isfinite(list(stats.floats().values())))
     assert not torch.equal(before, method.policy_weights())
     columns = collector.collect()
-    log_prob, _ = method._policy.evaluate(columns["obs"].flatten(0, 1), columns["action"].flatten(0, 1))
+    log_prob, _ = method.policy.evaluate(columns["obs"].flatten(0, 1), columns["action"].flatten(0, 1))
     torch.testing.assert_close(log_prob, columns["log_prob"].flatten(), atol=1e-4, rtol=1e-4)
 
 

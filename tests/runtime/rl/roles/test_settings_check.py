@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import sys
 
+import gymnasium
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 
 from runtime.base.errors import SetupError
-from runtime.rl.roles.settings_check import check_settings
+from runtime.rl.roles.launch_context import plan_of
+from runtime.rl.roles.settings_check import check_settings, try_environment
 from runtime.rl.settings import parse
 
 
@@ -47,3 +50,26 @@ def test_what_cannot_be_has_a_sentence(settings, sentence):
     with pytest.raises(SetupError) as raised:
         check_settings(parse(json.dumps(settings)))
     assert sentence in str(raised.value)
+
+
+def test_a_learner_makes_its_environment_once_and_closes_it(monkeypatch):
+    words = []
+
+    class Noted(CartPoleEnv):
+        def __init__(self):
+            super().__init__()
+            words.append("open")
+
+        def close(self):
+            words.append("close")
+
+    monkeypatch.setitem(
+        gymnasium.registry, "tests/Noted-v0", gymnasium.envs.registration.EnvSpec("tests/Noted-v0", Noted)
+    )
+    training = parse(json.dumps({"environment": "tests/Noted-v0", "algorithm": "ppo", "num_envs": 4}))
+    tried = try_environment(training)
+    assert words == ["open", "close"]
+    plan = plan_of(training, tried)
+    assert words == ["open", "close"]
+    assert plan == plan_of(training)
+    assert words == ["open", "close"] * 2
