@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +20,10 @@ _OLD_INTERVALS: Final = 3.0
 def is_old(age_seconds: float, interval_seconds: float = 0.0) -> bool:
     """Return True if a record is older than ``OLD_SECONDS`` and than three of its writer's intervals."""
     return age_seconds > max(OLD_SECONDS, _OLD_INTERVALS * interval_seconds)
+
+
+WORKERS_BOUND: Final = "workers"
+"""``RunMetrics.bound_by`` of a learner that waits for data."""
 
 
 # --- progress over time ----------------------------------------------------------------------------------------
@@ -230,6 +234,8 @@ class RunMetrics:
         limit: Sentence on a limit of the run that is near or reached; otherwise empty.
         checkpoint_error: Why the latest checkpoint could not be written; empty once a checkpoint was written.
         exchange: Figures of its exchange with workers and evaluators.
+        bound_by: What its time mostly goes to (``runtime.rl.roles.metrics_log.bound_by``); empty if unknown.
+            bound_share: That share of it.
     """
 
     run: str
@@ -256,6 +262,8 @@ class RunMetrics:
     limit: str = ""
     checkpoint_error: str = ""
     exchange: ExchangeFigures = ExchangeFigures()
+    bound_by: str = ""
+    bound_share: float = 0.0
 
     @property
     def reported_return(self) -> float | None:
@@ -281,6 +289,8 @@ class PodMetrics:
         interval_seconds: Time between two records of its writer, the longest of the latest; 0 after the first.
         step_seconds: Time of the last step of its environment; all three are 0 while steps take less than a second.
         longest_step_seconds: Of the longest. stepping_seconds: of the present one so far.
+        environment_share: Share of a worker's time in its environment. waiting_share: without credit or policy.
+            None if its record has none.
     """
 
     kind: str
@@ -302,8 +312,58 @@ class PodMetrics:
     step_seconds: float = 0.0
     longest_step_seconds: float = 0.0
     stepping_seconds: float = 0.0
+    environment_share: float | None = None
+    waiting_share: float | None = None
 
     @property
     def is_worth_following(self) -> bool:
         """True if screens show later records of this pod, so that an open log stream is worthwhile."""
         return bool(self.simulator or self.step) or self.rank is not None or self.gpu_percent is not None
+
+
+@dataclass(frozen=True, slots=True)
+class RunBound:
+    """What bounds the speed of a run, and its share of time: the learner's, or of its workers if it waits for them.
+
+    Attributes:
+        part: ``update``, ``network thread``, ``workers``, ``environment``, or ``link``.
+    """
+
+    part: str
+    share: float
+
+    @classmethod
+    def of(cls, learner: RunMetrics | None, pods: Iterable[PodMetrics]) -> RunBound | None:
+        """Derive it from the newest records of a run; None if its learner's record does not say it."""
+        if learner is None or not learner.bound_by:
+            return None
+        if learner.bound_by != WORKERS_BOUND:
+            return cls(learner.bound_by, learner.bound_share)
+        shares = [(pod.environment_share, pod.waiting_share) for pod in pods]
+        known = [(steps, waits) for steps, waits in shares if steps is not None and waits is not None]
+        if not known:
+            return cls(WORKERS_BOUND, learner.bound_share)
+        environment, waiting = (sum(column) / len(known) for column in zip(*known, strict=True))
+        # The learner waits for them and they for it: the time goes to what is between them.
+        parts = {"link": waiting, "environment": environment, WORKERS_BOUND: max(0.0, 1.0 - waiting - environment)}
+        return cls(*max(parts.items(), key=lambda item: item[1]))
+
+    @property
+    def sentence(self) -> str:
+        """What would make the run faster."""
+        percent, word = round(100 * self.share), self.part
+        match self.part:
+            case "update":
+                return (
+                    f"{word}, {percent} % of the learner's time: a faster device, or fewer updates for an env step"
+                )
+            case "network thread":
+                return f"{word}, {percent} % of a core: longer segments, or more copies in each worker"
+            case "environment":
+                return (
+                    f"{word}, {percent} % of the time of those that step it: more workers, or a faster environment"
+                )
+            case "link":
+                return f"{word}, workers wait {percent} % of their time: longer segments, or a nearer learner"
+            case _:
+                return f"{word}, {percent} % of the time: more of them, or more copies in each"

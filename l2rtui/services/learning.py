@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from l2rtui.backends.base import Backend
 from l2rtui.domain.log import LogLine, LogQuery
-from l2rtui.domain.metrics import PodMetrics, RunMetrics
+from l2rtui.domain.metrics import PodMetrics, RunBound, RunMetrics
 from l2rtui.domain.runstatus import LearningState, RunReports, learning_state
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import Role
@@ -68,10 +68,13 @@ class _Records:
 
 @dataclass(frozen=True, slots=True)
 class RunLearning:
-    """State of the learning of a run, and the newest metrics in its learner's log; None if none were read."""
+    """State of the learning of a run, the newest metrics in its learner's log, and what bounds its speed; None if
+    none were read.
+    """
 
     state: LearningState
     metrics: RunMetrics | None
+    bound: RunBound | None = None
 
 
 class LearningReader:
@@ -118,6 +121,7 @@ class LearningReader:
             run.uid: RunLearning(
                 learning_state(run, snapshot.pods_of(run.name), self._records[run.uid].reports(now), now),
                 self._records[run.uid].learner,
+                RunBound.of(self._records[run.uid].learner, self._records[run.uid].pods.values()),
             )
             for run in runs
         }

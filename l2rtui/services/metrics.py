@@ -92,6 +92,8 @@ class Series:
             limit=text(record.get("limit")),
             checkpoint_error=text(record.get("checkpoint_error")),
             exchange=self._exchange_figures(record),
+            bound_by=text(record.get("bound_by")),
+            bound_share=number(record.get("bound_share")) or 0.0,
         )
 
     def _exchange_figures(self, record: Mapping[str, Any]) -> ExchangeFigures:

@@ -55,6 +55,8 @@ def read(line: str) -> PodMetrics | None:
         step_seconds=_number(record.get("step_seconds")) or 0.0,
         longest_step_seconds=_number(record.get("longest_step_seconds")) or 0.0,
         stepping_seconds=_number(record.get("stepping_seconds")) or 0.0,
+        environment_share=_number(record.get("environment_share")),
+        waiting_share=_number(record.get("waiting_share")),
     )
 
 

@@ -88,22 +88,22 @@ def _method(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _devices(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield a finding if the learner's pod gets fewer or more GPUs than the learner uses."""
+    """Yield a finding if the learner's pod gets fewer or more GPUs than the learner has ranks."""
     learner = next((pod for pod in run.pods if pod.set_spec.role is Role.LEARNER), None)
     count = settings.get("devices", 1)
     if learner is None or type(count) is not int:
         return
     gpus = max(1, learner.set_spec.gpus)
-    # On a CPU these are replicas, as many as the settings say.
+    # On a CPU there are as many ranks as the settings say.
     is_cpu = settings.get("device") == "cpu" or (learner.gpu is not None and learner.gpu.is_cpu)
     if count == gpus or (is_cpu and count > gpus):
         return
     sentence = f"train.devices is {count}, and its learner gets {counted(gpus, 'GPU')}"
     if count > gpus:
-        hint = f"Give it whole ones: --set learner.gpus={count}; or leave devices at 1."
+        hint = f"Give it whole ones: --set learner.gpus={count}, which sets devices; or leave devices out."
         yield Finding(Severity.REFUSAL, run.spec.experiment, sentence, hint)
     else:
-        hint = f"--set train.devices={gpus} uses all; --set learner.gpus={count} takes no more than it uses."
+        hint = f"Leave out train.devices, and it uses all; or --set learner.gpus={count}, which takes no more."
         yield Finding(Severity.WARNING, run.spec.experiment, sentence, hint)
 
 

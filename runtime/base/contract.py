@@ -141,12 +141,16 @@ max]`` in versions, over the records since the last line. ``env_steps_per_second
 rates. ``mean_return`` is of the latest training episodes, or null. ``eval_return`` and ``eval_progress`` are of
 the latest evaluation, or null. ``workers`` are connected now. Losses follow by name. ``device`` is text for
 display, such as ``cpu`` or ``cuda:0 NVIDIA H100 80GB HBM3``. ``limit`` is a sentence, if a limit of the run is
-near or reached. On a GPU it has three more, if they are known. ``gpu_percent`` is the share of the time in which a
-kernel ran. ``gpu_memory_bytes`` is the memory in use by all processes that share the GPU. ``gpu_reserved_bytes``
-is the part of this process. With several GPUs the first is the mean, and the others are sums.
-``worker``: ``num_envs`` is the number of copies of the environment that it steps. On a GPU whose driver reports
-them it has ``gpu_percent`` and ``gpu_memory_bytes`` too. If a step of the environment took a second or more, it
-has ``step_seconds`` (the last step) and ``longest_step_seconds``; during a step of that length,
+near or reached. ``bound_by`` is what its time mostly goes to, and ``bound_share`` that share: ``update``,
+``workers`` (it waits for data), ``environment`` (its own copies) or ``network thread`` (a share of a core, which
+is also ``network_share``). `l2rtui describe` says of workers what they wait for. On a GPU it has three more, if
+they are known. ``gpu_percent`` is the share of the time in which a kernel ran. ``gpu_memory_bytes`` is the memory
+in use by all processes that share the GPU. ``gpu_reserved_bytes`` is the part of this process. With several GPUs
+the first is the mean, and the others are sums.
+``worker``: ``num_envs`` is the number of copies of the environment that it steps. ``environment_share`` is the
+share of its time in their steps, and ``waiting_share`` the share without credit or policy. On a GPU whose driver
+reports them it has ``gpu_percent`` and ``gpu_memory_bytes`` too. If a step of the environment took a second or
+more, it has ``step_seconds`` (the last step) and ``longest_step_seconds``; during a step of that length,
 ``stepping_seconds`` (so far). With simulators it has ``simulator_state``, the worst of ``starting``, ``ready``,
 ``lost``, ``given up`` and ``stopped``. ``simulator_restarts`` is a count, ``simulator_fps`` is poses a second,
 and ``simulator_error`` is the newest sentence, or null.

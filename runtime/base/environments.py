@@ -32,8 +32,6 @@ CHECK_BOUNDS: Final = "check_bounds"
 """Option of Gymnasium's and PettingZoo's ids: false where numbers may lie beyond the bounds of their space."""
 COLLECTED_ON_DEVICE: Final = ("racing", "CartPole-v1", "Pendulum-v1")
 """Environments that also exist in a version for the learner's device, from which the learner can collect itself."""
-RANKED: Final = ("ppo", "impala")
-"""Algorithms of which such a learner has a rank on each of its GPUs."""
 CLASSIC: Final = {"CartPole-v1": (4, 1), "Pendulum-v1": (3, 1)}
 """Gymnasium ids that the runtime steps itself if a spec gives no options: numbers, as below."""
 _VECTORS: Final = {"racing": (23, 2), "l2r": (23, 2), **CLASSIC}

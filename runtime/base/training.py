@@ -287,9 +287,9 @@ class Settings:
     devices: Annotated[
         Count,
         setting(
-            "GPUs among which the learner shares each batch: equal parts, the mean of their gradients. The batch "
-            "must have so many equal parts. With collect: device and ppo or impala each is a process with its "
-            "share of the copies, and learner.gpus sets this number.",
+            "Ranks of the learner, one process for each GPU: each learns from an equal part of the batch, and all "
+            "step by the mean of their gradients. learner.gpus sets this number; set it yourself for ranks on a "
+            "CPU, or for a learner that you start without a spec.",
             when="For networks that keep one GPU busy.",
             unit="GPUs",
         ),

@@ -194,6 +194,7 @@ def broken_rules(settings: Settings, config: MethodConfig | None) -> Iterator[st
         yield from _about_network(settings, config, network, is_tuned=is_tuned)
     yield from _about_collection(settings, config, is_frozen=encoder is not None and encoder.is_frozen)
     yield from _about_experience(settings, config)
+    yield from _about_ranks(settings, config)
     if isinstance(config, RolloutConfig) and sends_gradients(config):
         yield from _about_moments(settings, config)
 
@@ -294,6 +295,39 @@ def _about_collection(settings: Settings, config: MethodConfig | None, *, is_fro
         )
     if settings.remote_inference and (sends_gradients(config) or settings.algorithm == "random"):
         yield "remote_inference works where workers act by a policy and send what they see: sac, ppo, impala"
+
+
+def _about_ranks(settings: Settings, config: MethodConfig | None) -> Iterator[str]:
+    """Yield sentences about what a learner of several ranks cannot divide."""
+    count = settings.devices
+    if count > 1 and sends_gradients(config):
+        yield "devices: gradients of workers are applied on one device; set it to 1, or leave out sends_gradients"
+        return
+    for name, size in _shared_sizes(settings, config).items():
+        if size % count:
+            yield (
+                f"devices is {count} and {name} {size}; each rank takes an equal part, so it must be a multiple of "
+                f"{count} (learner.gpus sets devices)"
+            )
+
+
+def _shared_sizes(settings: Settings, config: MethodConfig | None) -> dict[str, int]:
+    """Return the sizes that are divided among ranks, by the name of their setting."""
+    sizes: dict[str, int] = {}
+    if isinstance(config, ReplayConfig):
+        if settings.memory is None:
+            return {"batch_size": config.batch_size}
+        return {"batch_size / segment_steps": config.batch_size // settings.segment_steps}
+    if isinstance(config, RolloutConfig):
+        # A share of a batch is whole segments of some of the copies.
+        is_apart = settings.collect == "device"
+        copies = settings.num_envs if is_apart else config.batch_steps // settings.segment_steps
+        sizes["num_envs" if is_apart else "batch_steps / segment_steps"] = copies
+    if isinstance(config, PPOConfig) and settings.memory is None:
+        sizes["minibatch_size"] = config.minibatch_size
+    elif isinstance(config, PPOConfig):  # with memory minibatches are of whole segments
+        sizes["minibatch_size / segment_steps"] = config.minibatch_size // settings.segment_steps
+    return sizes
 
 
 def _about_sums(settings: Settings, config: ReplayConfig) -> Iterator[str]:

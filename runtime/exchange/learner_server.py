@@ -192,6 +192,12 @@ class LearnerServer:
         self._unnamed = 0
         """Number of records that may come before the next one with peers."""
         self._descriptors = DescriptorWatch()
+        self._network_seconds = 0.0
+        """CPU time of the network thread so far."""
+        self._network_counted = (time.monotonic(), 0.0)
+        """Time of the last record, and that CPU time then."""
+        self.network_share = 0.0
+        """Share of a core that the network thread used between the last two records."""
         self._updates = 0
         self._closing = False
         self._error: BaseException | None = None
@@ -297,6 +303,10 @@ class LearnerServer:
 
     def metric_fields(self) -> dict[str, Any]:
         """Return the exchange's fields of a metric record: policy lag since the last call, counts, mean return."""
+        now, used = time.monotonic(), self._network_seconds
+        since, used_before = self._network_counted
+        self._network_counted = now, used
+        self.network_share = min(1.0, (used - used_before) / max(now - since, 1e-9))
         with self._changed:
             lag, self._lag = self._lag, PolicyLag()
             self._last_lag = lag
@@ -316,6 +326,7 @@ class LearnerServer:
                 "stale": totals.stale,
                 "inflight_transitions": self.membership.credits.inflight,
                 "evaluators": len(self.membership.members) - self.membership.workers,
+                "network_share": round(self.network_share, 4),
                 **self._descriptors.record_fields(),
                 **self._traffic.rates(time.monotonic()),
                 **self._peer_fields(),
@@ -391,6 +402,7 @@ class LearnerServer:
                     self._handle(events.Ticked(time.monotonic(), self._limiter.ceiling(self._updates)), None)
                 self._flush()
                 self._watch_connections(time.monotonic())
+                self._network_seconds = time.thread_time()
             self._flush()  # messages that `finish` has queued must be sent before the sockets are closed
         except BaseException as error:  # noqa: BLE001  (the main thread raises it again)
             with self._changed:

@@ -142,6 +142,7 @@ _GAUGES: Final = {
     "store": "Transitions in the store.",
     "strangers": "Connections refused for their key.",
     "idle_share": "Share of the learner's time without data, of its last record.",
+    "network_share": "Share of a core that the learner's network thread used, of its last record.",
     "gpu_percent": "Share of time in which the learner's GPU ran a kernel, 0 to 100, of its last record.",
     "gpu_memory_bytes": "Memory of that GPU in use by all processes.",
     "gpu_reserved_bytes": "Memory of that GPU that the learner has reserved.",

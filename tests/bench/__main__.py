@@ -62,6 +62,7 @@ BENCHES = {
     "mutants": Bench("", 30, "--only session --count 1"),
     "racing": Bench("", 10, "--seeds 1 --cpu-seconds 3"),
     "racing_device": Bench("", 60, "--seeds 0 --env-steps 2048 --sizes 8 --out {folder}/device"),
+    "ranks": Bench("", 30, "curves --ranks 1 2 --seeds 0 --env-steps 2048 --out {folder}/ranks"),
     "startup": Bench("", 3, "--idle-seconds 1 --rounds 1"),
     "ui": Bench("", 20, "--pods 50 --seconds 1 --parts start busy idle"),
 }

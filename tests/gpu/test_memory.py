@@ -15,7 +15,7 @@ from runtime.rl.buffers.replay import Replay
 from runtime.rl.roles.experience import Experience, memory_of
 from runtime.rl.settings import from_mapping
 from runtime.rl.spaces import ActionSpace, ObsSpace
-from tests.bench.gpu.updates import VECTOR, Case, batch_of, dqn, impala, planned, ppo, replayed, sac, team
+from tests.bench.gpu.updates import VECTOR, Case, batch_of, dqn, impala, learner_of, planned, ppo, replayed, sac
 
 pytestmark = pytest.mark.gpu
 GIB = 2**30
@@ -46,18 +46,16 @@ def test_networks_and_the_largest_moment_of_an_update_are_what_the_check_counts(
     case = Case(case.title, case.obs, {**case.settings, "precision": precision, "cuda_graphs": False})
     plan, settings = planned(case)
     counted = memory_of(plan, settings).update_bytes
-    learner = team(case, {}, "cuda")
+    learner = learner_of(case, {}, "cuda")
     batch = batch_of(case, plan, settings, "cuda")
     learner.update(batch)  # workspaces of libraries, which other methods use too
-    learner.close()
     del learner
     gc.collect()
     before = torch.cuda.memory_allocated()
-    learner = team(case, {}, "cuda")
+    learner = learner_of(case, {}, "cuda")
     torch.cuda.reset_peak_memory_stats()
     learner.update(batch)
     taken = torch.cuda.max_memory_allocated() - before
-    learner.close()
     assert counted / 6 < taken <= counted + WORKSPACE_BYTES
 
 

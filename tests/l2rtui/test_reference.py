@@ -19,7 +19,7 @@ from tests.reference import PAGES_MADE, VARIABLES, page
 STATUS = {
     "run": "r",
     **dict.fromkeys(("workers", "policy_version", "inflight_transitions", "store", "strangers", "env_steps"), 1),
-    **dict.fromkeys(("idle_share", "gpu_percent", "gpu_memory_bytes", "gpu_reserved_bytes"), 1),
+    **dict.fromkeys(("idle_share", "network_share", "gpu_percent", "gpu_memory_bytes", "gpu_reserved_bytes"), 1),
     "inference": {"requests": 1},
     "traffic": {"bytes_in": 1},
     "segments": {"accepted": 1},

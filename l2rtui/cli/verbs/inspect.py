@@ -91,6 +91,9 @@ async def run_describe(session: Session) -> int:
         learning = json_output.learning_document(own.state)
         since = f", since {utc(own.state.since)}" if own.state.since else ""
         lines = (*lines, f"Learning: {learning['learning']}{since}: {learning['learning_reason']}")
+        if own.bound is not None:
+            lines = (*lines, f"Bound by: {own.bound.sentence}")
+            learning |= {"bound_by": own.bound.part, "bound_share": round(own.bound.share, 4)}
         if folder := await artifacts.tensorboard_folder(session.backend, target.name):
             lines = (*lines, f"TensorBoard: {folder}")
             learning["tensorboard"] = folder

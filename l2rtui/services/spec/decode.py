@@ -79,7 +79,7 @@ def unbound_sets(form: schema.SpecForm) -> frozenset[str]:
 def train_of(form: schema.SpecForm) -> dict[str, Any]:
     """Return the training settings of a form, completed for a learner of ours.
 
-    Without workers it collects itself if it can; then it has a rank on each of its whole GPUs.
+    Without workers it collects itself if it can. It has a rank on each of its whole GPUs.
     """
     train = dict(form.train)
     log_to = form.log_to if isinstance(form, schema.LearnerWorkersForm) else None
@@ -93,7 +93,10 @@ def train_of(form: schema.SpecForm) -> dict[str, Any]:
     if form.workers == [] and "collect" not in train and _takes_workers(train) and has_device_form:
         train["collect"] = "device"
     gpus, _ = _gpus(form.learner, form.learner.name)
-    if gpus > 1 and train.get("collect") == "device" and train.get("algorithm") in environments.RANKED:
+    impala = train.get("impala")
+    # Gradients that workers send are applied on one device.
+    has_gradients = isinstance(impala, dict) and bool(impala.get("sends_gradients"))
+    if gpus > 1 and not (train.get("algorithm") == "impala" and has_gradients):
         train.setdefault("devices", gpus)
     return train
 

@@ -51,9 +51,7 @@ class Algorithm(ABC):
         self.capture = capture
         self.updates = 0
         self.mean: Callable[[Tensor], Tensor] = lambda value: value
-        """Mean of a tensor over all devices that share a batch; set by ``runtime.rl.algos.data_parallel`` and
-        ``runtime.rl.roles.ranks``.
-        """
+        """Mean of a tensor over all ranks that share a batch; set by ``runtime.rl.roles.ranks``."""
         self.td_error = torch.empty(0)
         """(B,) absolute errors of the latest batch, from which `prioritised` computes priorities. Set by methods
         that learn from a replay; empty if the batch was drawn uniformly. The next update may overwrite it.

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from runtime.rl.algos.algorithm import Algorithm, Stats
+    from runtime.rl.buffers.tensor_batch import TensorBatch
 
 
 def not_finite_names(arrays: Mapping[str, NDArray[Any]]) -> list[str]:
     """Return the names of arrays that contain infinite numbers or NaN."""
     return [name for name, array in arrays.items() if array.dtype.kind == "f" and not np.isfinite(array).all()]
+
+
+def not_finite_report(method: Algorithm, batch: TensorBatch | None, updates: int, stats: Stats | None) -> str:
+    """Return a sentence that names the non-finite statistics, tensors, and columns of the latest batch."""
+    networks = {name: tensor.detach().cpu().numpy() for name, tensor in method.tensors().items()}
+    columns = {} if batch is None else {name: column.cpu().numpy() for name, column in batch.columns().items()}
+    figures = {} if stats is None else stats.floats()
+    return report(updates, figures, not_finite_names(networks), columns or None)
 
 
 def report(

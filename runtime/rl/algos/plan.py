@@ -298,3 +298,12 @@ def build(
     if plan.first_kernels:
         algorithm.begin_with_kernels(plan.first_kernels)
     return algorithm
+
+
+def assemble(plan: Plan, settings: Settings, seed: int, device: str) -> Algorithm:
+    """Return the algorithm of a learner, or of one of its ranks, with the precision that its settings choose."""
+    from runtime.rl.device.precision import chosen_precision, set_float32_products
+
+    precision = chosen_precision(settings.precision, device, has_images=bool(plan.shape.images))
+    set_float32_products(precision)
+    return build(plan, seed, device, precision=precision, capture=None if settings.cuda_graphs else False)

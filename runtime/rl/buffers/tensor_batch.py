@@ -1,4 +1,4 @@
-"""Base class of batches that a learner splits among its devices."""
+"""Base class of batches that a learner splits among its ranks."""
 
 from __future__ import annotations
 

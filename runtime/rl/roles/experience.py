@@ -22,7 +22,7 @@ from runtime.rl.roles.rate_limiter import RateLimiter, delay_after_resume, warmu
 from runtime.rl.settings import Settings
 
 if TYPE_CHECKING:
-    from runtime.rl.algos.data_parallel import DataParallel
+    from runtime.rl.algos.algorithm import Algorithm
     from runtime.rl.algos.off_policy.graph_updates import GraphUpdates, Locked
 
 INFLIGHT_BYTES: Final = 128 * 1024 * 1024
@@ -124,7 +124,7 @@ class Experience:
     def _gathers(self) -> bool:
         """True if updates gather their own batches, and also draw them if they draw by priority.
 
-        This requires one GPU with learner and replay, and batches of single transitions.
+        This requires learner and replay on one GPU without other ranks, and batches of single transitions.
         """
         plan, settings = self._plan, self._settings
         is_alone = self.place == "device" and self._device.startswith("cuda") and settings.devices == 1
@@ -135,14 +135,14 @@ class Experience:
         method = load_class(plan.method)
         return issubclass(method, ReplayMethod) and (settings.cuda_graphs or plan.config.prioritised)
 
-    def graph_updates(self, team: DataParallel, locked: Locked) -> GraphUpdates | None:
+    def graph_updates(self, method: Algorithm, locked: Locked) -> GraphUpdates | None:
         """Return launches of several updates that gather their own batches; None if not used."""
         if not self._gathers:
             return None
         from runtime.rl.algos.off_policy.graph_updates import GraphUpdates
         from runtime.rl.algos.off_policy.targets import ReplayMethod
 
-        method, store, config = team.members[0], self.store, self._plan.config
+        store, config = self.store, self._plan.config
         assert isinstance(method, ReplayMethod) and isinstance(store, Replay)  # noqa: S101, PT018
         assert isinstance(config, ReplayConfig)  # noqa: S101
         return GraphUpdates(method, store, config.batch_size, locked, enabled=self._settings.cuda_graphs)

@@ -30,15 +30,17 @@ from runtime.exchange.machines.sequence_ledger import Accounts
 from runtime.exchange.status_server import StatusServer
 from runtime.exchange.transport import curve_keys
 from runtime.rl.algos.algorithm import Stats
-from runtime.rl.algos.data_parallel import assemble
 from runtime.rl.algos.gradient_server import GradientServer
 from runtime.rl.algos.method_config import ReplayConfig
+from runtime.rl.algos.numerics import not_finite_report
+from runtime.rl.algos.plan import assemble
 from runtime.rl.buffers.batch_source import BatchSource
 from runtime.rl.buffers.device_rollouts import DeviceRollouts
 from runtime.rl.buffers.gradient_buffer import Gradients
 from runtime.rl.buffers.late_priorities import LatePriorities
 from runtime.rl.buffers.replay import Replay
 from runtime.rl.buffers.rollout_buffer import Rollouts
+from runtime.rl.buffers.tensor_batch import TensorBatch
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints
 from runtime.rl.checkpoints.counters import Counters, next_epoch, read_journal, write_journal
 from runtime.rl.checkpoints.learner_state import LearnerSnapshot, collector_state, unpack
@@ -87,7 +89,7 @@ def run(context: Context, folder: Path, stop: Stop, console: Console, tried: Vec
     Raises SetupError, EndpointError, FailedError, NotFiniteError, BlockingIOError and OSError, with a sentence for
     the user.
     """
-    if context.settings.devices > 1 and context.settings.collect == "device":
+    if context.settings.devices > 1:
         return _run_ranks(context, folder, stop, console)
     _run(context, folder, stop, console, None, tried)
     return contract.EXIT_DONE
@@ -160,15 +162,12 @@ class Learner:
         torch.manual_seed(context.seed)
 
         plan = self._plan = plan_of(settings, tried)
-        devices = _devices(settings) if group is None else [group.device]
+        self._device = _device(settings) if group is None else group.device
         own_plan, own_settings = (plan, settings) if group is None else group.share(plan, settings)
-        self._device = devices[0]
-        self._usage = DeviceMeter(devices)
-        try:
-            self._team = assemble(own_plan, own_settings, context.seed, devices)
-        except ValueError as error:
-            raise SetupError(f"{contract.ENV_CONFIG}: {error}") from error
-        self._method = self._team.members[0]
+        self._usage = DeviceMeter([self._device] if group is None else group.devices)
+        self._method = assemble(own_plan, own_settings, context.seed, self._device)
+        self._batch: TensorBatch | None = None
+        """The latest batch of this process."""
         self._experience = Experience(own_plan, own_settings, context.seed, self._device, console.say)
         self._store = self._experience.store
         self._collector = self._make_collector(own_plan, own_settings)
@@ -178,7 +177,7 @@ class Learner:
         self._has_saved = bool(checkpoints.names())
         """There is a checkpoint to go on from."""
         is_given = self._begin_with_policy()
-        if group is not None and self._collector is not None:
+        if group is not None:
             group.align(self._method, self._collector)
         self._has_policy = is_given or self._plan.is_on_policy or self._counters.policy_version > 0
         """True if a policy is published before the first update; off-policy methods start with random actions."""
@@ -209,7 +208,7 @@ class Learner:
             policy_version=self._counters.policy_version,
         )
         self._batches = self._experience.batches(self._exchange.locked_sample)
-        self._graphs = self._experience.graph_updates(self._team, self._exchange.locked_sample)
+        self._graphs = self._experience.graph_updates(self._method, self._exchange.locked_sample)
         self._source = self._data_source()
         self._inference = (
             remote_inference(context, plan, self._device, self._exchange.policies, console.say)
@@ -230,10 +229,10 @@ class Learner:
     def _make_collector(self, plan: Plan, settings: Settings) -> DeviceCollector | None:
         """Return the learner's own copies of the environment; None if workers collect."""
         context, console = self._context, self._console
-        if self._group is not None:
-            return self._group.leading_collector(context, settings, plan, self._method, console)
         if settings.collect != "device":
             return None
+        if self._group is not None and plan.is_on_policy:
+            return self._group.leading_collector(context, settings, plan, self._method, console)
         weights = self._method.policy_weights
         return DeviceCollector(settings, plan, context.seed, self._device, weights, console.say)
 
@@ -283,7 +282,6 @@ class Learner:
                 ) from error
             if self._collector is not None:
                 notes += self._collector.load_state(collector_state(checkpoint))
-            self._team.align()
             counters = next_epoch(saved, journal, time.time())
             self._delay_updates(counters, accounts)
             lost = counters.lost_updates - saved.lost_updates
@@ -325,8 +323,7 @@ class Learner:
                 f"{self._plan.shape}; set hidden and bc.for_method to those of this run"
             )
         weights = torch.from_numpy(run.weights(plan))
-        for member in self._team.members:
-            member.begin_with(weights)
+        self._method.begin_with(weights)
         self._console.say(f"begins with the policy of {run.checkpoint.name} in {place}")
         return True
 
@@ -385,13 +382,20 @@ class Learner:
         # next update starts in parallel.
         timeout = 0.0 if self._publisher.is_pending else WAIT_SECONDS
         if self._source.await_data(self._counters.kept_updates, timeout):
-            if self._collector is None:  # collecting is work, not waiting
-                self._metrics.waited(time.monotonic() - before)
+            self._count_wait(time.monotonic() - before)
             self._publisher.deliver_arrived()
             self._learn()
         else:
             self._publisher.deliver_all()
-            self._metrics.waited(time.monotonic() - before)
+            if self._group is not None:
+                self._group.wait()
+            self._count_wait(time.monotonic() - before)
+
+    def _count_wait(self, seconds: float) -> None:
+        if self._collector is None:
+            self._metrics.waited(seconds)
+        else:  # collecting is work; on a GPU only its launch is in this time
+            self._metrics.collected(seconds if self._device == "cpu" else None)
 
     def _listen(self) -> StatusServer | None:
         """Start the status server. Training continues without it if the port is in use."""
@@ -405,7 +409,8 @@ class Learner:
     def _status_fields(self) -> dict[str, Any]:
         """Return the response to `GET /status`. Called by the status server's thread."""
         inference = {"inference": self._inference.status()} if self._inference is not None else {}
-        figures = {"idle_share": round(self._metrics.idle_share, 6), **self._usage.latest}
+        shares = {"idle_share": self._metrics.idle_share, "network_share": self._exchange.network_share}
+        figures = {**{name: round(share, 6) for name, share in shares.items()}, **self._usage.latest}
         return {**self._exchange.status(), **figures, **inference}
 
     def close(self) -> None:
@@ -419,7 +424,6 @@ class Learner:
             stack.callback(self._metrics.close)
             if self._inference is not None:
                 stack.callback(self._inference.close)
-            stack.callback(self._team.close)
             stack.callback(self._exchange.close)
             if self._mirror is not None:
                 stack.callback(self._mirror.close, PATIENCE_SECONDS if self._end() else STOPPED_UPLOAD_SECONDS)
@@ -467,7 +471,7 @@ class Learner:
         if isinstance(self._store, Rollouts | DeviceRollouts):
             rollouts = self._exchange.locked_sample(self._store.take)
             assert rollouts is not None  # noqa: S101  (the rate limiter guarantees it)
-            self._stats = self._team.update(rollouts)
+            self._stats = self._learn_batch(rollouts)
         elif isinstance(self._store, Gradients):
             gradient = self._exchange.locked_sample(self._store.take)
             assert gradient is not None and isinstance(self._method, GradientServer)  # noqa: S101, PT018
@@ -488,13 +492,20 @@ class Learner:
         return most if fits and self._limiter.allows_update(self._exchange.env_steps, done + most - 1) else 1
 
     def _learn_from(self, batches: BatchSource) -> Stats:
-        stats = self._team.update(batches.take())
+        stats = self._learn_batch(batches.take())
         if isinstance(self._plan.config, ReplayConfig) and self._plan.config.prioritised:
+            td_error = self._method.td_error if self._group is None else self._group.errors(self._method)
             # Priorities are set once the errors have arrived from the device.
-            errors = HostCopy({str(rank): member.td_error for rank, member in enumerate(self._team.members)})
-            self._priorities.add(batches.rows, errors, is_exact=self._settings.lockstep)
+            self._priorities.add(batches.rows, HostCopy({"td_error": td_error}), is_exact=self._settings.lockstep)
         batches.prefetch()
         return stats
+
+    def _learn_batch(self, batch: TensorBatch) -> Stats:
+        """Update the networks with a batch, of which each rank gets a share unless it has collected its own."""
+        if self._group is not None and not isinstance(self._store, DeviceRollouts):
+            batch = self._group.scatter(batch)
+        self._batch = batch.to(self._device)
+        return self._method.update(self._batch)
 
     def _set_priorities(self, rows: NDArray[np.intp], td_error: NDArray[np.float32]) -> None:
         if isinstance(replay := self._store, Replay):
@@ -515,7 +526,7 @@ class Learner:
         policies.
         """
         if not np.isfinite(arena).all():
-            raise NotFiniteError(self._team.not_finite_report(self._counters.updates, self._stats))
+            raise NotFiniteError(not_finite_report(self._method, self._batch, self._counters.updates, self._stats))
         self._counters.policy_version += 1
         if self._counters.policy_version > self._journalled_version:
             self._journal(VERSIONS_AHEAD)
@@ -576,16 +587,6 @@ class Learner:
         if self._saver.trouble:
             figures["checkpoint_error"] = self._saver.trouble
         self._metrics.write(self._counters, env_steps, figures, self._stats)
-
-
-def _devices(settings: Settings) -> list[str]:
-    """Return the devices to compute on. Raises SetupError if a device in the settings is not available to torch."""
-    device, count = _device(settings), settings.devices
-    if count == 1:
-        return [device]
-    if device == "cuda" and count > torch.cuda.device_count():
-        raise SetupError(f"devices is {count} and this learner sees {torch.cuda.device_count()} GPUs")
-    return [f"cuda:{index}" if device == "cuda" else device for index in range(count)]
 
 
 def _device(settings: Settings) -> str:

@@ -17,6 +17,23 @@ from runtime.rl.roles.tensorboard import TensorBoardCurves
 RECORD_SECONDS: Final = 2.0
 RECORDS_PER_POINT: Final = 5
 """Number of records per point of the TensorBoard curves."""
+_SATURATED: Final = 0.8
+"""Share of a core from which the network thread, of which there is one, holds up the workers."""
+
+
+def bound_by(idle: float, collecting: float, network: float) -> tuple[str, float]:
+    """Return what a learner's time mostly goes to, and its share: the answer to what would make the run faster.
+
+    `describe` says of workers whether they wait for their environment, their policy or the link.
+
+    Args:
+        idle: Share of time without data. collecting: of the steps of its own copies. network: CPU share of the
+            network thread.
+    """
+    if network >= _SATURATED:
+        return "network thread", network
+    shares = {"update": max(0.0, 1.0 - idle - collecting), "workers": idle, "environment": collecting}
+    return max(shares.items(), key=lambda item: item[1])
 
 
 class MetricsLog:
@@ -48,12 +65,18 @@ class MetricsLog:
         self._written = now
         self._waited = 0.0
         """Seconds without data since the last record."""
+        self._collecting: float | None = 0.0
+        """Seconds in which the learner itself collected since then; None if its device tells no time."""
         self._count = 0
         self._step_rate, self._update_rate = Rate(now, env_steps), Rate(now, updates)
 
     def waited(self, seconds: float) -> None:
         """Add a period in which the learner had no data."""
         self._waited += seconds
+
+    def collected(self, seconds: float | None) -> None:
+        """Add a period in which the learner itself collected; None if the time of its device is not known."""
+        self._collecting = None if seconds is None or self._collecting is None else self._collecting + seconds
 
     def is_due(self, now: float) -> bool:
         """Return True if a record is due at `now`, in seconds of `time.monotonic`."""
@@ -68,7 +91,11 @@ class MetricsLog:
         while self._evaluations:
             self._write_evaluation(*self._evaluations.popleft(), env_steps)
         last = self.evaluation
-        self.idle_share = min(1.0, self._waited / max(now - self._written, 1e-9))
+        seconds = max(now - self._written, 1e-9)
+        self.idle_share = min(1.0, self._waited / seconds)
+        if self._collecting is not None:
+            bound = bound_by(self.idle_share, min(1.0, self._collecting / seconds), rest.get("network_share", 0.0))
+            rest |= {"bound_by": bound[0], "bound_share": round(bound[1], 4)}
         fields: dict[str, Any] = {
             "env_steps": counters.env_steps,
             "updates": counters.updates,
@@ -93,7 +120,7 @@ class MetricsLog:
         if self._curves is not None and self._count % RECORDS_PER_POINT == 0:
             self._curves.add("learner", fields, counters.env_steps)
         self._count += 1
-        self._written, self._waited = now, 0.0
+        self._written, self._waited, self._collecting = now, 0.0, 0.0
 
     def _write_evaluation(self, pod: str, evaluation: EvaluationReport, env_steps: int) -> None:
         self.evaluation = evaluation

@@ -1,24 +1,30 @@
-"""Ranks of a learner that collects on its devices: one process for each device, with its share of copies and batch.
+"""Ranks of a learner: one process for each device, with its share of each batch.
 
 The learner's process starts them with torch's launcher, and starts them again from the newest checkpoint when one
-is lost. Rank 0 is the learner: it has the exchange, records and checkpoints, and tells the others each step. All
-ranks start with its networks and step by the mean of their gradients, so their networks stay equal (Li et al. 2020,
-arXiv:2006.15704). Gloo sums on CPUs and NCCL on GPUs, there inside the captured update.
+is lost. Rank 0 is the learner: it has the exchange, the experience, records and checkpoints, and tells the others
+each step. On-policy, with `collect: device`, each rank steps its share of the copies and learns from its own
+rollout. Otherwise rank 0 scatters its batches.
+
+All ranks start with rank 0's networks and step by the mean of their gradients, so their networks stay equal (Li et
+al. 2020, arXiv:2006.15704). Gloo sums on CPUs and NCCL on GPUs, there inside the captured update.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import os
 import signal
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from enum import IntEnum
-from typing import Any, Final
+from functools import cached_property
+from typing import Any, Final, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -27,7 +33,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
-from runtime.base import contract
+from runtime.base import bounded_json, contract
 from runtime.base.addresses import keep_to_loopback
 from runtime.base.errors import FailedError, SetupError
 from runtime.base.metrics import Console
@@ -35,10 +41,11 @@ from runtime.base.processes import exponential_delay, shell_exit_code, signal_at
 from runtime.base.signals import Stop
 from runtime.rl.algos.algorithm import Algorithm
 from runtime.rl.algos.configs import PPOConfig
-from runtime.rl.algos.data_parallel import assemble
-from runtime.rl.algos.method_config import RolloutConfig
-from runtime.rl.algos.plan import Plan
+from runtime.rl.algos.method_config import ReplayConfig, RolloutConfig
+from runtime.rl.algos.plan import Plan, assemble
+from runtime.rl.buffers.replay import Batch
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
+from runtime.rl.buffers.tensor_batch import TensorBatch
 from runtime.rl.roles.device_collector import Columns, DeviceCollector
 from runtime.rl.roles.launch_context import Context, plan_of
 from runtime.rl.settings import Settings
@@ -53,12 +60,19 @@ once.
 """
 SHUTDOWN_SECONDS: Final = 15
 """Longest time from a signal until rank 0 has written its last checkpoint."""
+WAIT_SECONDS: Final = 30.0
+"""Interval at which rank 0 tells the others that it has no data yet; well below `GROUP_SECONDS`."""
 LOOPBACK: Final = "127.0.0.1"
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 15.0
 GOOD_SECONDS: Final = 60.0
 """A start that lasted longer than this begins a new series of pauses."""
 _GENERATOR: Final = "generator"
 _EPISODES: Final = "episodes"
+_BATCHES: Final = {kind.__name__: kind for kind in (Batch, RolloutBatch)}
+_ALIGNED_BYTES: Final = 16
+"""Columns of a share begin at multiples of this, which every type of tensor can be read at."""
+
+AnyBatch = TypeVar("AnyBatch", bound=TensorBatch)
 
 
 class RankLostError(FailedError):
@@ -66,10 +80,13 @@ class RankLostError(FailedError):
 
 
 def are_wanted(context: Context) -> bool:
-    """Return True if this learner is to start ranks: it collects by itself, on-policy, for several devices."""
-    settings = context.settings
-    is_alone = settings.devices == 1 or settings.collect != "device" or STORE_VARIABLE in os.environ
-    return not is_alone and plan_of(settings).is_on_policy
+    """Return True if this learner is to start ranks: it is to learn on several devices and is no rank itself."""
+    return context.settings.devices > 1 and STORE_VARIABLE not in os.environ
+
+
+def collect_apart(plan: Plan, settings: Settings) -> bool:
+    """Return True if each rank collects what it learns from."""
+    return settings.collect == "device" and plan.is_on_policy
 
 
 # --- the launching process ---------------------------------------------------------------------------------
@@ -80,7 +97,7 @@ def launch(context: Context, argv: list[str], stop: Stop, console: Console) -> i
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     count = context.settings.devices
-    share_of(plan_of(context.settings), context.settings, count)  # before any process starts
+    plan_of(context.settings)  # before any process starts: what has no equal shares is refused
     keep_to_loopback(LOOPBACK)
     # A TCP store would accept connections of every user of this machine; the ranks meet in a private folder.
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
@@ -129,24 +146,16 @@ def launch(context: Context, argv: list[str], stop: Stop, console: Console) -> i
 
 
 def share_of(plan: Plan, settings: Settings, count: int) -> tuple[Plan, Settings]:
-    """Return plan and settings of one of ``count`` ranks: an equal share of copies, batch and minibatches.
-
-    Raises SetupError if there is none.
+    """Return plan and settings of one of ``count`` ranks: an equal share of minibatches and, if each collects, of
+    copies and batch.
     """
     config = plan.config
-    assert isinstance(config, RolloutConfig)  # noqa: S101  (what learns on-policy)
-    sizes = {"num_envs": settings.num_envs}
-    if isinstance(config, PPOConfig):
-        sizes["minibatch_size"] = config.minibatch_size
-    for name, size in sizes.items():
-        if size % count:
-            raise SetupError(
-                f"{contract.ENV_CONFIG}: devices is {count} and {name} {size}, which has not so many equal parts"
-            )
-    config = replace(config, batch_steps=config.batch_steps // count)
     if isinstance(config, PPOConfig):
         config = replace(config, minibatch_size=config.minibatch_size // count)
-    return replace(plan, config=config), replace(settings, num_envs=settings.num_envs // count, devices=1)
+    if isinstance(config, RolloutConfig) and collect_apart(plan, settings):
+        config = replace(config, batch_steps=config.batch_steps // count)
+        settings = replace(settings, num_envs=settings.num_envs // count)
+    return replace(plan, config=config), settings
 
 
 # --- a rank ------------------------------------------------------------------------------------------------
@@ -158,6 +167,12 @@ class RankCommand(IntEnum):
     """Collect a rollout and learn from it."""
     SAVE = 2
     REPORT = 3
+    WAIT = 4
+    """There is no data yet."""
+    FORM = 5
+    """The form of the next shares follows."""
+    LEARN = 6
+    """A share of a batch follows; learn from it."""
 
 
 class RankGroup:
@@ -165,6 +180,15 @@ class RankGroup:
 
     def __init__(self, rank: int, size: int, device: str) -> None:
         self.rank, self.size, self.device = rank, size, device
+        self._form: ShareForm | None = None
+        """Of the latest share."""
+        self._told = time.monotonic()
+
+    @property
+    def devices(self) -> list[str]:
+        """The devices of all ranks."""
+        kind = self.device.partition(":")[0]
+        return [f"{kind}:{rank}" for rank in range(self.size)] if kind == "cuda" else [kind]
 
     def mean(self, value: Tensor) -> Tensor:
         """Return the mean of a tensor over all ranks; ``value`` may be overwritten."""
@@ -182,8 +206,14 @@ class RankGroup:
 
     def tell(self, command: RankCommand) -> None:
         """Rank 0: tell the others what to do."""
+        self._told = time.monotonic()
         with _lost_ranks():
             dist.broadcast(torch.tensor(int(command)), 0)
+
+    def wait(self) -> None:
+        """Rank 0: tell the others now and then that there is no data."""
+        if time.monotonic() - self._told >= WAIT_SECONDS:
+            self.tell(RankCommand.WAIT)
 
     def told(self) -> RankCommand:
         """Other ranks: wait for the next command."""
@@ -193,12 +223,49 @@ class RankGroup:
 
     def share_state(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return rank 0's state on all ranks, on the CPU; ``state`` of the others is ignored."""
-        text = _encoded(state if self.rank == 0 else {})
+        return _decoded(self._spread(_encoded(state if self.rank == 0 else {})))
+
+    def _spread(self, text: Tensor) -> Tensor:
+        """Return rank 0's bytes on all ranks."""
         with _lost_ranks():
             dist.broadcast(count := torch.tensor(len(text)), 0)
             text = text if self.rank == 0 else torch.empty(int(count), dtype=torch.uint8)
             dist.broadcast(text, 0)
-        return _decoded(text)
+        return text
+
+    def scatter(self, batch: AnyBatch) -> AnyBatch:
+        """Rank 0: give each rank an equal share of a batch, to learn from; return its own, on its device."""
+        shares = batch.to(self.device).shares(self.size)
+        form = ShareForm.of(shares[0])
+        if form != self._form:
+            self._form = form
+            self.tell(RankCommand.FORM)
+            self._spread(form.encoded())
+        self.tell(RankCommand.LEARN)
+        packed = [form.pack(share) for share in shares]
+        with _lost_ranks():
+            dist.scatter(torch.empty_like(packed[0]), packed, 0)
+        return shares[0]
+
+    def learn_form(self) -> None:
+        """Other ranks: take the form of the next shares."""
+        self._form = ShareForm.decoded(self._spread(torch.empty(0, dtype=torch.uint8)))
+
+    def share_of_batch(self) -> TensorBatch:
+        """Other ranks: return this rank's share of rank 0's batch."""
+        assert self._form is not None  # noqa: S101  (rank 0 tells it first)
+        packed = torch.empty(self._form.nbytes, dtype=torch.uint8, device=self.device)
+        with _lost_ranks():
+            dist.scatter(packed, None, 0)
+        return self._form.unpack(packed)
+
+    def errors(self, method: Algorithm) -> Tensor:
+        """Return the TD errors of all shares in their order at rank 0, those of its own elsewhere."""
+        own = method.td_error.contiguous()
+        parts = [torch.empty_like(own) for _ in range(self.size)] if self.rank == 0 else None
+        with _lost_ranks():
+            dist.gather(own, parts, 0)
+        return torch.cat(parts) if parts else own
 
     def gather(self, state: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
         """Return the states of all ranks at rank 0, on the CPU; an empty list elsewhere."""
@@ -226,18 +293,78 @@ class RankGroup:
         """Rank 0: let the other ranks end."""
         self.tell(RankCommand.END)
 
-    def align(self, method: Algorithm, collector: DeviceCollector) -> None:
-        """Give all ranks the networks of rank 0, and their part of the copies in its checkpoint."""
+    def align(self, method: Algorithm, collector: DeviceCollector | None) -> None:
+        """Give all ranks the networks of rank 0, and if they collect their part of the copies in its checkpoint."""
         copies = self.share_state(collector.copies if isinstance(collector, LeadingCollector) else {})
         state = self.share_state(method.state())
         if self.rank:
             method.load_state(state)
-            if copies:
+            if copies and collector is not None:
                 collector.load_state(part(copies, self.rank, self.size, collector.live_state()))
             for generator in method.generators().values():
                 # A function of rank and update: a resumed run draws other numbers than its first part did.
                 generator.manual_seed(((generator.initial_seed() + self.rank) * 1_000_003 + method.updates) % 2**63)
         method.mean = self.mean
+
+
+@dataclass(frozen=True)
+class ShareForm:
+    """Kind of a batch's share, and type and shape of its columns."""
+
+    kind: str
+    columns: tuple[tuple[str, str, tuple[int, ...]], ...]
+    """Name, type and shape of each."""
+
+    @classmethod
+    def of(cls, share: TensorBatch) -> ShareForm:
+        """Return the form of a share."""
+        columns = share.columns().items()
+        return cls(
+            type(share).__name__,
+            tuple((name, str(part.dtype).removeprefix("torch."), tuple(part.shape)) for name, part in columns),
+        )
+
+    def encoded(self) -> Tensor:
+        """Return this form as bytes."""
+        return torch.frombuffer(bytearray(json.dumps([self.kind, self.columns]).encode()), dtype=torch.uint8)
+
+    @classmethod
+    def decoded(cls, text: Tensor) -> ShareForm:
+        """Return the form in bytes."""
+        kind, columns = bounded_json.loads(text.numpy().tobytes())
+        return cls(kind, tuple((name, dtype, tuple(shape)) for name, dtype, shape in columns))
+
+    @cached_property
+    def _places(self) -> list[tuple[int, int]]:
+        """First byte and bytes of each column."""
+        places, first = [], 0
+        for _, dtype, shape in self.columns:
+            count = math.prod(shape) * getattr(torch, dtype).itemsize
+            places.append((first, count))
+            first += -(-count // _ALIGNED_BYTES) * _ALIGNED_BYTES
+        return places
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a share."""
+        first, count = self._places[-1]
+        return first + count
+
+    def pack(self, share: TensorBatch) -> Tensor:
+        """Return a share of this form as bytes on its device."""
+        parts = share.tensors
+        packed = torch.empty(self.nbytes, dtype=torch.uint8, device=parts[0].device)
+        for part, (first, count) in zip(parts, self._places, strict=True):
+            packed[first : first + count] = part.contiguous().view(-1).view(torch.uint8)
+        return packed
+
+    def unpack(self, packed: Tensor) -> TensorBatch:
+        """Return the share in ``packed``, whose memory it uses."""
+        columns = {
+            name: packed[first : first + count].view(getattr(torch, dtype)).view(shape)
+            for (name, dtype, shape), (first, count) in zip(self.columns, self._places, strict=True)
+        }
+        return _BATCHES[self.kind](**columns)
 
 
 # Not torch's object collectives: they send pickles, which run code when they are read.
@@ -295,24 +422,36 @@ def joined(device: str) -> Iterator[RankGroup | None]:
 
 
 def follow(context: Context, group: RankGroup, console: Console) -> None:
-    """Collect and learn as rank 0 tells, until the end."""
+    """Learn as rank 0 tells, until the end."""
     plan, settings = share_of(plan_of(context.settings), context.settings, group.size)
     torch.set_num_threads(context.threads)
     torch.manual_seed(context.seed + group.rank)
-    team = assemble(plan, settings, context.seed, [group.device])
-    (method,) = team.members
-    collector = DeviceCollector(
-        settings, plan, _seed(context, group), group.device, method.policy_weights, console.say
-    )
+    method = assemble(plan, settings, context.seed, group.device)
+    collector: DeviceCollector | None = None
+    if collect_apart(plan, settings):
+        seed, weights = _seed(context, group), method.policy_weights
+        collector = DeviceCollector(settings, plan, seed, group.device, weights, console.say)
+    has_priorities = isinstance(plan.config, ReplayConfig) and plan.config.prioritised
     group.align(method, collector)
     while (command := group.told()) is not RankCommand.END:
-        match command:
-            case RankCommand.UPDATE:
-                team.update(RolloutBatch(**collector.collect()))
-            case RankCommand.SAVE:
-                group.gather(collector.live_state())
-            case RankCommand.REPORT:
-                group.sum(collector.taken_sums())
+        if command is RankCommand.FORM:
+            group.learn_form()
+        elif command is RankCommand.LEARN:
+            method.update(group.share_of_batch())
+            if has_priorities:
+                group.errors(method)
+        elif collector is not None:
+            _collect(group, method, collector, command)
+
+
+def _collect(group: RankGroup, method: Algorithm, collector: DeviceCollector, command: RankCommand) -> None:
+    match command:
+        case RankCommand.UPDATE:
+            method.update(RolloutBatch(**collector.collect()))
+        case RankCommand.SAVE:
+            group.gather(collector.live_state())
+        case RankCommand.REPORT:
+            group.sum(collector.taken_sums())
 
 
 def _seed(context: Context, group: RankGroup) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -80,6 +81,8 @@ class Rollout:
         """For each transition 0 if the episode goes on, else TERMINATED, TRUNCATED or ABSENT."""
         # Room for a truncation at every step: unused room is cut off, and its pages are never touched.
         self._most_tail = env.num_envs + self._count
+        self._env_seconds = 0.0
+        self._stepping_since: float | None = None
         self._arenas = SegmentAllocator(layout.segment_bytes(self._count, self._most_tail))
         self._begin()
 
@@ -96,10 +99,18 @@ class Rollout:
 
     def _advance(self, action: NDArray[Any]) -> StepResult:
         """Step the environment, and record the step if there is a recorder."""
+        began = self._stepping_since = time.monotonic()
         result = self._env.step(action)
+        self._env_seconds, self._stepping_since = self._env_seconds + time.monotonic() - began, None
         if self._recorder is not None:
             self._recorder.add(self.obs, action, result)
         return result
+
+    @property
+    def env_seconds(self) -> float:
+        """Seconds in the environment's steps so far, the present one included; any thread may read it."""
+        total, since = self._env_seconds, self._stepping_since
+        return total if since is None else total + time.monotonic() - since
 
     def _clipped(self, reward: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the rewards to learn from, clipped if configured (Mnih et al. 2015, Methods)."""

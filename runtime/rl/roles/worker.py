@@ -107,6 +107,11 @@ class RolloutWorker:
         self._console = console
         self._gpu = GpuMeter(*own_devices(os.environ))
         self._recorded = time.monotonic()
+        self._waited = 0.0
+        """Seconds without credit or policy so far."""
+        self._env_seconds: Callable[[], float] = lambda: 0.0
+        self._counted = (0.0, 0.0)
+        """Seconds in the environment and waiting, up to the last record."""
         self._episodes = 0
         self._returns: deque[tuple[int, float]] = deque(maxlen=16)
         self._watch = StepWatch(
@@ -132,6 +137,8 @@ class RolloutWorker:
             if not may_step or self._has_finished or now - looked >= EXCHANGE_SECONDS:
                 looked, self._has_finished = now, False
                 peer.exchange(0.0 if may_step else WAIT_SECONDS)
+            if not may_step:
+                self._waited += time.monotonic() - now
             # Gradients take so long that the learner would often overwrite shared weights during the computation.
             peer.use_newest_weights(in_place=self._rollout is not None)
             if may_step:
@@ -173,6 +180,7 @@ class RolloutWorker:
             method = Impala(replace(plan.shape, others=0), plan.config, seed)
             layout = rollout_layout(env.obs_space, env.action_space)
             rollouts = RolloutGradients(env, layout, steps, seed, method)
+            self._env_seconds = lambda: rollouts.env_seconds
             return lambda version: rollouts.step(self._act, self._peer.actor, version)
         rollout = self._rollout = Rollout(
             env,
@@ -185,6 +193,7 @@ class RolloutWorker:
             recorder=self._recorder,
             clip_rewards=self._clip_rewards,
         )
+        self._env_seconds = lambda: rollout.env_seconds
         return lambda version: rollout.step(self._act, version)
 
     @property
@@ -222,8 +231,18 @@ class RolloutWorker:
         if not isinstance(self._env, HoldsProcesses):  # its report is not made for two threads
             self._record()
 
+    def _shares(self, seconds: float) -> dict[str, float]:
+        """Return the shares of a time in which this worker stepped its environment and in which it waited."""
+        counted = self._env_seconds(), self._waited
+        (environment, waiting), self._counted = self._counted, counted
+        spent = counted[0] - environment, counted[1] - waiting
+        names = "environment_share", "waiting_share"
+        return {
+            name: round(min(1.0, part / max(seconds, 1e-9)), 4) for name, part in zip(names, spent, strict=True)
+        }
+
     def _record(self) -> None:
-        self._recorded = time.monotonic()
+        before, self._recorded = self._recorded, time.monotonic()
         count = sum(episodes for episodes, _ in self._returns)
         fields = {
             "num_envs": self._env.num_envs,
@@ -232,6 +251,7 @@ class RolloutWorker:
             "episodes": self._episodes,
             "mean_return": sum(total for _, total in self._returns) / count if count else None,
             "policy_version": self._peer.policy_version,
+            **self._shares(self._recorded - before),
             **(self._env.report() if isinstance(self._env, HoldsProcesses) else {}),
             **self._gpu.report(),
             **self._watch.fields(),

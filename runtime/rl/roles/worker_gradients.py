@@ -32,6 +32,11 @@ class RolloutGradients:
         self._method = method
         self._rollouts = Rollouts(layout, env.num_envs, steps * env.num_envs, steps * env.num_envs)
 
+    @property
+    def env_seconds(self) -> float:
+        """Seconds in the environment's steps so far."""
+        return self._rollout.env_seconds
+
     def step(self, act: Act, actor: NumpyActor, version: int) -> FinishedSegment | None:
         """Take one step of every copy; return a gradient when the rollout is full."""
         finished = self._rollout.step(act, version)

@@ -1,7 +1,8 @@
 """Number of small segments that the learner accepts per second of its CPU, from 1 to 256 workers over TCP.
 
 The workers are real connections with a session each, in one process. All CPU time of the learner's process counts:
-its network thread, ZeroMQ's own thread, and copying the segments into slots.
+its network thread, ZeroMQ's own thread, and copying the segments into slots. `--join` also measures how long that
+many workers take from their first connection until all are members, while those that are send segments.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import multiprocessing
 import statistics
 import sys
 import time
+from typing import Any
 
 import psutil
 import zmq
 
+from runtime.base.descriptors import raise_limit
 from runtime.base.endpoint import parse
 from runtime.exchange.machines.session import PeerSession
 from runtime.exchange.protocol.framing import decode, encode
@@ -28,7 +31,8 @@ SPAWN = multiprocessing.get_context("spawn")
 COUNTS = (1, 8, 64, 256)
 
 
-def _workers(case: Case, count: int, seconds: float) -> None:
+def _workers(case: Case, count: int, seconds: float, began: Any = None) -> None:
+    raise_limit()
     address = getattr(parse(case.endpoint), Port.DATA.value)
     arenas = SegmentAllocator(case.layout.item_bytes * case.transitions)
     source = [arenas.allocate() for _ in range(SOURCE_BYTES // (case.layout.item_bytes * case.transitions))]
@@ -36,6 +40,9 @@ def _workers(case: Case, count: int, seconds: float) -> None:
         each.view[:] = bytes(each.nbytes)
     row = Trajectory(case.transitions, 0, 0, 0, 0.0, 0.0)
     context, poller, sessions = zmq.Context(), zmq.Poller(), {}
+    context.set(zmq.MAX_SOCKETS, 2 * count + 8)
+    if began is not None:
+        began.value = time.monotonic()
     for index in range(count):
         hello = hello_of(case, f"w-{index}", time.time_ns() // 1000)
         socket = context.socket(zmq.DEALER)
@@ -89,11 +96,39 @@ def intake(count: int, seconds: float) -> tuple[float, float]:
     return taken / max(used, 1e-6), rate
 
 
+def joining(count: int) -> tuple[float, float]:
+    """Return the seconds from the first connection until all workers are members, and the learner's CPU seconds."""
+    case = Case(f"tcp://127.0.0.1:{free_port()}", ring=False)
+    raise_limit()
+    learner, began = Learner(case), SPAWN.Value("d", 0.0)
+    child = SPAWN.Process(target=_workers, args=(case, count, 120.0, began), daemon=True)
+    child.start()
+    me, before, machine = psutil.Process(), 0.0, learner.machine
+    while not began.value:
+        before = sum(me.cpu_times()[:2])
+        time.sleep(0.005)
+    limit = time.monotonic() + 110
+    while machine.workers < count and time.monotonic() < limit:
+        time.sleep(0.02)
+    seconds, used = time.monotonic() - began.value, sum(me.cpu_times()[:2]) - before
+    assert machine.workers == count, machine.workers
+    child.terminate()
+    child.join()
+    learner.exchange.close()
+    return seconds, used
+
+
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--join", type=int, metavar="WORKERS", help="measure only how long so many take to join")
     options = parser.parse_args(arguments)
+    if options.join:
+        for _ in range(options.rounds):
+            seconds, used = joining(options.join)
+            print(f"{options.join} workers joined in {seconds:.1f} s, {used:.2f} CPU s of the learner", flush=True)
+        return
     found: dict[int, list[tuple[float, float]]] = {count: [] for count in COUNTS}
     for turn in range(options.rounds):
         at = turn % len(COUNTS)

@@ -19,7 +19,6 @@ from typing import Any, Final
 
 import torch
 
-from runtime.rl.algos.data_parallel import DataParallel
 from runtime.rl.algos.method_config import ReplayConfig
 from tests.bench.exchange import inference_learning
 from tests.bench.gpu import updates
@@ -49,10 +48,10 @@ def cases(bench: Bench) -> tuple[updates.Case, ...]:
     return updates.TINY[::3] if bench.is_tiny else (updates.CASES[0], updates.CASES[3], updates.CASES[8])
 
 
-def turns(bench: Bench, case: updates.Case) -> tuple[DataParallel, Callable[[], object], int]:
-    """Return a learner, one launch of its updates, and how many updates it contains."""
+def turns(bench: Bench, case: updates.Case) -> tuple[Callable[[], object], int]:
+    """Return one launch of a method's updates, and how many updates it contains."""
     torch.set_num_threads(1)
-    learner = updates.team(case, {}, bench.device)
+    learner = updates.learner_of(case, {}, bench.device)
     plan, settings = updates.planned(case)
     if isinstance(plan.config, ReplayConfig):
         turn, count = updates.loop(bench, case, learner, "device")
@@ -62,7 +61,7 @@ def turns(bench: Bench, case: updates.Case) -> tuple[DataParallel, Callable[[], 
     for _ in range(3):
         turn()
     await_device(bench.device)
-    return learner, turn, count
+    return turn, count
 
 
 def kernels(bench: Bench, title: str) -> None:
@@ -71,7 +70,7 @@ def kernels(bench: Bench, title: str) -> None:
 
     kind = ProfilerActivity.CUDA if bench.is_gpu else ProfilerActivity.CPU
     for case in cases(bench):
-        learner, turn, count = turns(bench, case)
+        turn, count = turns(bench, case)
         with profile(activities=[kind]) as measured:
             for _ in range(PROFILED):
                 turn()
@@ -90,7 +89,6 @@ def kernels(bench: Bench, title: str) -> None:
         )
         for microseconds, number, name in sorted(taken, reverse=True)[:KERNELS_SHOWN]:
             print(f"    {microseconds / share:8.1f} us {number / share:6.1f} x  {name[:110]}", flush=True)
-        learner.close()
 
 
 def sharing(bench: Bench, title: str) -> None:
@@ -127,7 +125,7 @@ def rates_of(bench: Bench, count: int) -> list[float]:
 def learner() -> None:
     """Act as one learner of `rates_of`: learn for a while from the moment set by the other end."""
     bench = Bench(sys.argv[1], time.monotonic() + 60, is_tiny=bool(sys.argv[2]))
-    _, turn, count = turns(bench, cases(bench)[0])
+    turn, count = turns(bench, cases(bench)[0])
     print("ready", flush=True)
     sys.stdin.readline()
     began, done = time.perf_counter(), 0

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from runtime.rl.algos.data_parallel import assemble
+from runtime.rl.algos.plan import assemble
 from runtime.rl.buffers.device_rollouts import DeviceRollouts
 from runtime.rl.device.arrays import torch_arrays
 from runtime.rl.device.captured import Captured
@@ -126,12 +126,12 @@ def learn(
         }
     )
     plan = environment_plan(settings, make_environment(settings, 1, {}))
-    learner = assemble(plan, settings, 0, [bench.device])
+    learner = assemble(plan, settings, 0, bench.device)
     began = time.monotonic()
-    collector = DeviceCollector(settings, plan, 0, bench.device, learner.members[0].policy_weights, print)
+    collector = DeviceCollector(settings, plan, 0, bench.device, learner.policy_weights, print)
     made_seconds = time.monotonic() - began
     if group is not None:
-        group.align(learner.members[0], collector)
+        group.align(learner, collector)
     store = DeviceRollouts(plan.layout)
     rewards: list[torch.Tensor] = []
 

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from runtime.rl.algos.data_parallel import DataParallel, assemble
+from runtime.rl.algos.algorithm import Algorithm
 from runtime.rl.algos.method_config import ReplayConfig
 from runtime.rl.algos.off_policy.graph_updates import GraphUpdates
 from runtime.rl.algos.off_policy.targets import ReplayMethod
-from runtime.rl.algos.plan import Plan, make_plan, make_store
+from runtime.rl.algos.plan import Plan, assemble, make_plan, make_store
 from runtime.rl.buffers.batch_source import BatchSource
 from runtime.rl.buffers.late_priorities import LatePriorities
 from runtime.rl.buffers.replay import Batch, Replay
@@ -132,18 +132,16 @@ def row(bench: Bench, case: Case) -> dict[str, Any]:
     if bench.is_gpu:
         modes += [("tf32 ms", {"precision": "tf32"}), ("bfloat16 ms", {"precision": "bfloat16"})]
     for name, changes in modes:
-        learner = team(case, changes, device)
+        learner = learner_of(case, changes, device)
         figures[name] = 1e3 * call_seconds(lambda learner=learner: learner.update(batch), device)
-        learner.close()
     if not isinstance(plan.config, ReplayConfig):
         return {**figures, "env steps/s": len(batch.reward.flatten()) / min(figures.values()) * 1e3}
     for place in ("device", "host"):
         for precision in ("auto", "bfloat16") if case.obs.images and bench.is_gpu else ("auto",):
-            learner = team(case, {"precision": precision}, device)
+            learner = learner_of(case, {"precision": precision}, device)
             turn, updates = loop(bench, case, learner, place)
             name = f"loop {place}, updates/s" if precision == "auto" else f"loop {place}, {precision}"
             figures[name] = updates / call_seconds(turn, device)
-            learner.close()
     return figures
 
 
@@ -153,9 +151,9 @@ def planned(case: Case, changes: dict[str, Any] | None = None) -> tuple[Plan, Se
     return make_plan(settings, case.obs, action), settings
 
 
-def team(case: Case, changes: dict[str, Any], device: str) -> DataParallel:
+def learner_of(case: Case, changes: dict[str, Any], device: str) -> Algorithm:
     plan, settings = planned(case, changes)
-    return assemble(plan, settings, 3, [device])
+    return assemble(plan, settings, 3, device)
 
 
 def observations(case: Case, count: int, seed: int) -> NDArray[Any]:
@@ -200,7 +198,7 @@ def actions(plan: Plan, count: int, rng: np.random.Generator) -> NDArray[Any]:
     return rng.uniform(-1, 1, (count, space.size)).astype(np.float32)
 
 
-def loop(bench: Bench, case: Case, learner: DataParallel, place: str) -> tuple[Callable[[], object], int]:
+def loop(bench: Bench, case: Case, learner: Algorithm, place: str) -> tuple[Callable[[], object], int]:
     """Return one turn of a learner's loop over a full replay on the device or the host, and its number of
     updates.
     """
@@ -219,7 +217,7 @@ def loop(bench: Bench, case: Case, learner: DataParallel, place: str) -> tuple[C
     fill(store, case, plan, settings)
     size, launched, is_prioritised = plan.config.batch_size, settings.updates_per_launch, plan.config.prioritised
     if on_device:
-        method = learner.members[0]
+        method = learner
         assert isinstance(method, ReplayMethod)
         graphs = GraphUpdates(method, store, size, lambda draw: draw(), enabled=bench.is_gpu)
         return lambda: graphs.run(launched), launched
@@ -230,7 +228,7 @@ def loop(bench: Bench, case: Case, learner: DataParallel, place: str) -> tuple[C
     def turn() -> None:
         learner.update(source.take())
         if is_prioritised:
-            priorities.add(source.rows, HostCopy({"errors": learner.members[0].td_error}), is_exact=False)
+            priorities.add(source.rows, HostCopy({"errors": learner.td_error}), is_exact=False)
         source.prefetch()
 
     return turn, 1

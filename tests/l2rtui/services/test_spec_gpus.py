@@ -121,9 +121,7 @@ def test_a_set_is_seated_on_the_model_that_it_needs_and_nodes_without_it_are_clo
     assert {slot.node for slot in seat.slots} == {"b"}
 
 
-LEARNER = (
-    "kind: learner-workers\nname: r\nlearner: {{gpus: 4{}}}\nworkers: []\ntrain: {{environment: racing, {}}}\n"
-)
+LEARNER = "kind: learner-workers\nname: r\nlearner: {{gpus: 4{}}}\ntrain: {{environment: racing, {}}}\n"
 
 
 @pytest.mark.parametrize(
@@ -132,10 +130,12 @@ LEARNER = (
         ("", "algorithm: ppo", 4),
         ("", "algorithm: impala, collect: device", 4),
         ("", "algorithm: ppo, devices: 2", 2),
-        ("", "algorithm: sac", None),
+        ("", "algorithm: sac", 4),
+        ("", "algorithm: impala, impala: {sends_gradients: true}", None),
+        ("", "algorithm: impala, impala: {sends_gradients: false}", 4),
         (", command: [python, mine.py]", "algorithm: ppo, collect: device", None),
     ],
 )
-def test_a_learner_that_collects_has_a_rank_on_each_of_its_gpus(tmp_path, learner, train, devices):
+def test_a_learner_has_a_rank_on_each_of_its_gpus(tmp_path, learner, train, devices):
     spec = loaded(tmp_path, LEARNER.format(learner, train))
     assert json.loads(spec.train).get("devices") == devices

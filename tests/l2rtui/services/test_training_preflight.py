@@ -181,7 +181,7 @@ def test_gpus_that_the_learner_would_not_use_are_named():
     (warning,) = [each for each in findings({}, two, gpus=2) if each.severity is not Severity.OK]
     assert (warning.severity, warning.subject) == (Severity.WARNING, "exp")
     assert warning.sentence == "train.devices is 1, and its learner gets 2 GPUs"
-    assert warning.hint.startswith("--set train.devices=2 uses all;")
+    assert warning.hint.startswith("Leave out train.devices, and it uses all;")
     assert all(found.severity is Severity.OK for found in findings({"devices": 2}, two, gpus=2))
 
 

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 
 from runtime.rl.algos.actor import ActorShape, NumpyActor
 from runtime.rl.algos.configs import ImpalaConfig, PPOConfig, SACConfig
-from runtime.rl.algos.data_parallel import MeanBarrier
 from runtime.rl.algos.device_actor import DeviceActor
 from runtime.rl.algos.impala import Impala
-from runtime.rl.algos.moments import REWARD_BOUND, RunningMoments
+from runtime.rl.algos.moments import REWARD_BOUND, Mean, RunningMoments
 from runtime.rl.algos.off_policy.sac import SAC
 from runtime.rl.algos.plan import make_plan
 from runtime.rl.algos.ppo import PPO
@@ -31,6 +30,7 @@ from runtime.rl.settings import from_mapping
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from tests.runtime.rl.algos.test_onpolicy import DISCRETE, GAUSSIAN, acted
 from tests.runtime.rl.algos.test_sac import make_batch
+from tests.runtime.rl.algos.test_shared_batches import gloo_means
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -58,18 +58,16 @@ def test_moments_of_batches_are_those_of_all_rows_together(sizes: list[int], see
     assert moments.state[0] == len(rows)
 
 
-def test_moments_of_shares_on_several_devices_are_those_of_the_batch() -> None:
-    """Two threads merge a share each, through the mean computed by data parallelism."""
+def test_moments_of_the_shares_of_ranks_are_those_of_the_batch() -> None:
     rows = torch.from_numpy(np.random.default_rng(2).normal(size=(64, 3)).astype(np.float32)) * SCALE + OFFSET
-    barrier = MeanBarrier(2)
 
-    def merged(rank: int) -> RunningMoments:
+    def merged(share: torch.Tensor, mean: Mean) -> RunningMoments:
         moments = RunningMoments(3, "cpu")
-        moments.update(rows.chunk(2)[rank], lambda value: barrier.mean(rank, value))
+        moments.update(share, mean)
         return moments
 
     with ThreadPoolExecutor(2) as threads:
-        both = list(threads.map(merged, range(2)))
+        both = list(threads.map(merged, rows.chunk(2), gloo_means(2, threads)))
     expected = rows.double()
     for moments in both:
         assert moments.mean.numpy() == pytest.approx(expected.mean(dim=0).numpy(), rel=1e-3, abs=1e-3)

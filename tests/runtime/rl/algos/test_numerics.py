@@ -9,8 +9,7 @@ import torch
 
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.configs import SACConfig
-from runtime.rl.algos.data_parallel import DataParallel
-from runtime.rl.algos.numerics import report
+from runtime.rl.algos.numerics import not_finite_report, report
 from runtime.rl.algos.off_policy.sac import SAC
 from tests.runtime.rl.algos.test_sac import make_batch
 
@@ -19,12 +18,11 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def broken_by(reward: float, weight: float = 0.0) -> str:
     sac = SAC(ActorShape(5, 2, (8,)), SACConfig(hidden=(8,), batch_size=16), 3)
-    team = DataParallel([sac], ["cpu"])
     batch = make_batch(0)
-    stats = team.update(batch)
+    sac.update(batch)
     sac.tensors()["critic"][0] += weight
-    stats = team.update(replace(batch, reward=torch.full_like(batch.reward, reward)))
-    return team.not_finite_report(1204, stats)
+    batch = replace(batch, reward=torch.full_like(batch.reward, reward))
+    return not_finite_report(sac, batch, 1204, sac.update(batch))
 
 
 def test_a_batch_that_is_not_finite_is_named() -> None:

@@ -15,7 +15,6 @@ from runtime.base.replay_memory import memory_of_settings
 from runtime.exchange.segment_bundle import SegmentBundle
 from runtime.rl.algos.actor import ActorShape, NumpyActor
 from runtime.rl.algos.configs import SACConfig
-from runtime.rl.algos.data_parallel import assemble
 from runtime.rl.algos.memory import Memory
 from runtime.rl.algos.plan import Plan, build, make_plan, make_store
 from runtime.rl.algos.recurrent.copy_states import CopyStates
@@ -307,8 +306,6 @@ def test_a_batch_is_learned_from_and_shared_by_whole_sequences() -> None:
     assert torch.equal(torch.cat([first.state, second.state]), batch.state)
     assert torch.equal(second.ended, batch.ended[2 * STEPS :])
     build(plan, 0, "cpu").update(second)
-    with pytest.raises(ValueError, match="devices is 3 and batch_size / segment_steps 4"):
-        assemble(plan, settings, 0, ["cpu"] * 3)
 
 
 def test_a_bounded_checkpoint_has_whole_segments_and_others_are_refused() -> None:

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from runtime.rl.algos.data_parallel import assemble
-from runtime.rl.algos.plan import make_plan
+from runtime.rl.algos.plan import assemble, make_plan
 from runtime.rl.device.precision import chosen_precision, set_float32_products
 from runtime.rl.settings import SettingsError, from_mapping
 from runtime.rl.spaces import ActionSpace, ObsSpace
@@ -27,7 +26,7 @@ def test_a_learner_sets_the_products_of_its_process(precision: str, is_tf32: boo
     settings = from_mapping({"precision": precision, "sac": {"batch_size": 4}, "hidden": [8]})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assemble(make_plan(settings, ObsSpace(3), ActionSpace(1)), settings, 0, ["cpu"])
+        assemble(make_plan(settings, ObsSpace(3), ActionSpace(1)), settings, 0, "cpu")
         # Both of torch's settings agree: a mix of them raises RuntimeError.
         assert torch.backends.cuda.matmul.allow_tf32 is is_tf32
         assert torch.backends.cudnn.allow_tf32 is is_tf32
@@ -60,14 +59,8 @@ def test_another_precision_is_refused_with_those_that_there_are() -> None:
         from_mapping({"cuda_graphs": "no"})
 
 
-@pytest.mark.parametrize(
-    ("settings", "devices", "capture"),
-    [({}, 1, None), ({"cuda_graphs": False}, 1, False), ({}, 2, False)],
-)
-def test_graphs_are_left_out_where_they_are_switched_off_or_cannot_be(
-    settings: dict[str, object], devices: int, capture: bool | None
-) -> None:
+@pytest.mark.parametrize(("settings", "capture"), [({}, None), ({"cuda_graphs": False}, False)])
+def test_graphs_are_left_out_where_they_are_switched_off(settings: dict[str, object], capture: bool | None) -> None:
     given = from_mapping({"sac": {"batch_size": 4}, "hidden": [8], **settings})
-    team = assemble(make_plan(given, ObsSpace(3), ActionSpace(1)), given, 0, ["cpu"] * devices)
-    assert [member.capture for member in team.members] == [capture] * devices
-    team.close()
+    method = assemble(make_plan(given, ObsSpace(3), ActionSpace(1)), given, 0, "cpu")
+    assert method.capture is capture

@@ -36,6 +36,7 @@ def test_a_run_without_workers_survives_a_kill_and_every_step_is_counted(
     before = above(learner, 5, wait_until)
     assert before["env_steps"] == ROLLOUT * before["updates"] == ROLLOUT * before["accepted"]
     assert before["workers"] == before["lost"] == before["idle_share"] == 0
+    assert before["bound_by"] in ("update", "environment")
     assert {"episodes", "mean_length", "mean_progress", "laps", "device"} <= set(before)
 
     assert learner.end(signal.SIGKILL) == -signal.SIGKILL

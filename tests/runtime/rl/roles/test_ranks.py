@@ -11,11 +11,14 @@ import torch
 
 from runtime.base import contract
 from runtime.base.errors import SetupError
+from runtime.base.training_rules import mistakes_in
 from runtime.rl.algos.configs import PPOConfig
+from runtime.rl.buffers.rollout_buffer import RolloutBatch
 from runtime.rl.roles.launch_context import plan_of
-from runtime.rl.roles.ranks import part, share_of, whole
+from runtime.rl.roles.ranks import ShareForm, part, share_of, whole
 from runtime.rl.settings import from_mapping
 from tests.runtime.conftest import RunUnderTest, Started
+from tests.runtime.rl.algos.test_sac import make_batch
 
 OWN: dict[str, Any] = {
     "environment": "CartPole-v1",
@@ -42,21 +45,49 @@ def test_a_rank_has_an_equal_share_of_copies_batch_and_minibatches() -> None:
     settings = from_mapping({**OWN, "ppo": {"minibatch_size": 32}})
     plan, own = share_of(plan_of(settings), settings, 4)
     assert isinstance(plan.config, PPOConfig)
-    assert (own.num_envs, own.devices) == (4, 1)
+    assert own.num_envs == 4
     assert (plan.config.batch_steps, plan.config.minibatch_size) == (32, 8)
+
+
+def test_where_workers_collect_a_batch_is_collected_whole_and_learned_from_in_shares() -> None:
+    settings = from_mapping({**OWN, "collect": "workers", "ppo": {"batch_steps": 512, "minibatch_size": 64}})
+    plan, own = share_of(plan_of(settings), settings, 4)
+    assert isinstance(plan.config, PPOConfig)
+    assert (own.num_envs, plan.config.batch_steps, plan.config.minibatch_size) == (16, 512, 16)
+
+
+WORKERS: dict[str, Any] = {"collect": "workers", "num_envs": 1, "segment_steps": 64}
 
 
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"num_envs": 15}, "devices is 2 and num_envs 15, which has not so many equal parts"),
+        ({"num_envs": 15}, "devices is 2 and num_envs 15; each rank takes an equal part"),
         ({"ppo": {"minibatch_size": 33}}, "devices is 2 and minibatch_size 33"),
+        ({"collect": "workers", "algorithm": "sac", "sac": {"batch_size": 255}}, "devices is 2 and batch_size 255"),
+        (
+            {"collect": "workers", "algorithm": "sac", "memory": "gru", "sac": {"batch_size": 24}},
+            "devices is 2 and batch_size / segment_steps 3",
+        ),
+        ({**WORKERS, "ppo": {"batch_steps": 1_024, "minibatch_size": 33}}, "minibatch_size 33"),
+        (
+            {"collect": "workers", "memory": "gru", "ppo": {"batch_steps": 512, "minibatch_size": 24}},
+            "minibatch_size / segment_steps 3",
+        ),
+        ({**WORKERS, "algorithm": "impala", "impala": {"batch_steps": 192}}, "batch_steps / segment_steps 3"),
+        (
+            {**WORKERS, "algorithm": "impala", "impala": {"sends_gradients": True, "batch_steps": 256}},
+            "on one device; set it to 1",
+        ),
     ],
 )
-def test_what_has_no_equal_shares_is_refused(changes: dict[str, Any], complaint: str) -> None:
-    settings = from_mapping({**OWN, **changes})
+def test_what_has_no_equal_shares_is_refused_by_learner_and_plan(changes: dict[str, Any], complaint: str) -> None:
+    given = {**OWN, **changes, "devices": 2}
     with pytest.raises(SetupError, match=complaint):
-        share_of(plan_of(settings), settings, 2)
+        plan_of(from_mapping(given))
+    (sentence,) = mistakes_in(given)
+    assert complaint in sentence
+    assert not mistakes_in({**given, "devices": 1})
 
 
 def test_a_state_of_four_ranks_is_that_of_one_and_fits_two() -> None:
@@ -74,6 +105,28 @@ def test_a_state_of_four_ranks_is_that_of_one_and_fits_two() -> None:
     assert sum(state["episodes"].sum() for state in halves) == joined["episodes"].sum()
 
 
+@pytest.mark.parametrize("kind", ["batch", "rollouts"])
+def test_a_share_of_a_batch_travels_as_bytes_in_a_form_that_travels_once(kind: str) -> None:
+    batch = make_batch(0) if kind == "batch" else rollouts()
+    first, second = batch.shares(2)
+    form = ShareForm.of(first)
+    assert ShareForm.of(second) == form == ShareForm.decoded(form.encoded())
+    received = form.unpack(form.pack(second))
+    assert type(received) is type(batch)
+    assert received.columns().keys() == second.columns().keys()
+    assert all(torch.equal(part, received.columns()[name]) for name, part in second.columns().items())
+    assert ShareForm.of(second.replaced([part[:1] for part in second.tensors])) != form
+
+
+def rollouts() -> RolloutBatch:
+    """Rollouts of 3 steps of 4 copies whose columns have different types, and odd numbers of bytes."""
+    lead = (3, 4)
+    obs = torch.arange(84, dtype=torch.uint8).reshape(*lead, 7)
+    numbers = torch.rand(*lead)
+    ended = torch.randint(0, 3, lead, dtype=torch.uint8)
+    return RolloutBatch(obs, torch.rand(*lead, 2), numbers, numbers + 1, obs + 1, ended, absent=ended > 1)
+
+
 def ranks_of(learner: Started) -> dict[str, psutil.Process]:
     children = psutil.Process(learner.process.pid).children()
     return {child.environ()["RANK"]: child for child in children if "RANK" in child.environ()}
@@ -81,19 +134,23 @@ def ranks_of(learner: Started) -> dict[str, psutil.Process]:
 
 def assert_exact(learner: Started) -> None:
     record = learner.last("learner")
-    assert record["accepted"] == record["sent"]
+    assert record["sent"] == sum(record[name] for name in ("accepted", "refused", "lost", "missing"))
     assert record["accepted"] * OWN["num_envs"] * OWN["segment_steps"] == record["learned_env_steps"]
 
 
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.timeout(400)
+@pytest.mark.parametrize("collect", ["device", "workers"])
 @pytest.mark.parametrize("victim", ["0", "1"])
 def test_training_goes_on_when_a_rank_is_killed(
-    run: RunUnderTest, wait_until: Callable[..., Any], victim: str
+    run: RunUnderTest, wait_until: Callable[..., Any], victim: str, collect: str
 ) -> None:
-    run.settings = {**OWN, "devices": 2, "checkpoint_seconds": 1.0}
+    run.settings = {**OWN, "devices": 2, "checkpoint_seconds": 1.0, "collect": collect}
+    run.settings["ppo"] = {} if collect == "device" else {"batch_steps": 512, "minibatch_size": 128}
     learner = run.start("learner")
+    if collect == "workers":
+        run.start("worker")
     wait_until(lambda: learner.text().count("checkpoint ckpt-") >= 2, "a checkpoint", seconds=120.0, log=learner)
     for kill in (1, 2):
         ranks_of(learner)[victim].kill()
@@ -127,3 +184,45 @@ def test_a_run_resumes_on_another_number_of_ranks(run: RunUnderTest, algorithm: 
         assert (record["updates"], record["lost_updates"]) == (updates, 0)
         assert_exact(learner)
         assert "restart" not in learner.text(), "all copies go on"
+
+
+SHARED: dict[str, dict[str, Any]] = {
+    "ppo": {"algorithm": "ppo", "ppo": {"batch_steps": 512, "minibatch_size": 64}},
+    "ppo with memory": {"algorithm": "ppo", "memory": "gru", "ppo": {"batch_steps": 512, "minibatch_size": 64}},
+    "impala in bfloat16": {"algorithm": "impala", "precision": "bfloat16", "impala": {"batch_steps": 512}},
+    "sac": {"algorithm": "sac", "normalise_observations": True, "sac": {"batch_size": 32}},
+    "sac by itself": {"algorithm": "sac", "collect": "device", "sac": {"batch_size": 32}},
+    "prioritised dqn": {"algorithm": "dqn", "dqn": {"batch_size": 32, "prioritised": True}},
+}
+"""Settings with which ranks share the batches of rank 0."""
+
+
+def learn_and_go_on(run: RunUnderTest, changes: dict[str, Any]) -> None:
+    """Let a learner of two ranks reach a limit, and one of four continue from there."""
+    for updates, devices in ((6, 2), (12, 4)):
+        run.settings = {
+            **OWN,
+            "collect": "workers",
+            "warmup_steps": 256,
+            "updates_per_step": 0.1,
+            "replay_capacity": 10_000,
+            **changes,
+            "devices": devices,
+            "total_updates": updates,
+        }
+        if changes["device"] == "cuda":
+            run.settings["devices"] = min(devices, 2)
+        started = [run.start("learner")]
+        started += [] if run.settings["collect"] == "device" else [run.start("worker")]
+        assert [each.process.wait(240) for each in started] == [0] * len(started), started[0].text()
+        record = started[0].last("learner")
+        assert (record["updates"], record["lost_updates"]) == (updates, 0)
+        assert_exact(started[0])
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", SHARED)
+def test_ranks_share_the_batches_of_any_method(run: RunUnderTest, name: str) -> None:
+    learn_and_go_on(run, {**SHARED[name], "device": "cpu"})

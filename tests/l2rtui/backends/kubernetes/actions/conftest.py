@@ -64,9 +64,9 @@ class Cluster:
     def __init__(self, context):
         self.context = context
 
-    async def plan(self, name="r", replicas=2, pins="", context=None, wave=0, restart=RestartPolicy.ALWAYS):
+    async def plan(self, name="r", replicas=2, pins="", context=None, wave=0, restart=RestartPolicy.ALWAYS, gpus=0):
         context = context or self.context
-        set_spec = SetSpec("w", Role.WORKER, ("w",), replicas=replicas, restart=restart)
+        set_spec = SetSpec("w", Role.WORKER, ("w",), replicas=replicas, restart=restart, gpus=gpus)
         spec = RunSpec(Kind.JOB, name, name, (set_spec,), image="i:1")
         snapshot = await context.snapshot()
         placement = place((spec,), snapshot.ledger, pins=parse_pins(pins) if pins else ())

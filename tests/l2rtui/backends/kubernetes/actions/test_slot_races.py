@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+from collections import Counter
 
 import pytest
 
@@ -23,6 +25,9 @@ from l2rtui.domain.preflight import Severity
 from l2rtui.domain.snapshot import RunView
 from tests.fakes.kubernetes_objects import Failure
 from tests.l2rtui.backends.kubernetes.actions.conftest import Cluster
+
+GANG_RACES = int(os.environ.get("GANG_RACES", "10"))
+"""Of each case; 250 are a thousand together."""
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +104,52 @@ async def test_of_two_people_in_two_namespaces_one_gets_the_slots(server, people
 @pytest.mark.parametrize("people", ["apart", "shared", "mixed"], indirect=True)
 async def test_two_hundred_rounds_give_no_slot_to_two(server, people):
     assert await race(server, people, 200) == (0, 200)
+
+
+def gangs(server):
+    """GPUs of each pod that is there, by run."""
+    result = {}
+    for (kind, namespace, _), pod in server.objects.items():
+        own = pod["metadata"].get("labels") or {}
+        if kind == "Pod" and labels.RUN in own:
+            result.setdefault((namespace, own[labels.RUN]), []).append(labels.gpu_indices(own[labels.GPU]))
+    return result
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("people", ["apart", "shared", "mixed"], indirect=True)
+@pytest.mark.parametrize(("first", "second"), [((2, 2), (2, 2)), ((3, 1), (2, 2))])
+async def test_of_gangs_that_want_the_same_gpus_each_is_whole_or_not_there(
+    server, people, first, second, monkeypatch
+):
+    """Gangs of so many GPUs each, and how many of them a run has: together they never fit."""
+    # All pods come; on a starved machine, later than the other tests wait for them.
+    monkeypatch.setattr(slot_races, "APPEAR_SECONDS", 60.0)
+    server.get("Node", "n1")["metadata"]["labels"][labels.GPUS] = "4"
+    winners = Counter()
+    for number in range(GANG_RACES):
+        wanted = [first, second] if number % 2 else [second, first]
+        plans = [
+            await cluster.plan(f"g{number}", replicas=replicas, gpus=gpus)
+            for cluster, (gpus, replicas) in zip(people, wanted, strict=True)
+        ]
+        assert not any(plan.conflicts for plan in plans)
+        pauses = [random.uniform(0.0, 0.02) for _ in people]
+        stays = await asyncio.gather(*map(attempt, people, plans, pauses))
+        winners[tuple(stays)] += 1
+        held = gangs(server)
+        taken = [gpu for pods in held.values() for gpus in pods for gpu in gpus]
+        assert len(taken) == len(set(taken)), f"a GPU was given twice: {stays} {held}"
+        for cluster, (gpus, replicas), plan, is_there in zip(people, wanted, plans, stays, strict=True):
+            own = held.pop((cluster.context.namespace, f"g{number}"), [])
+            assert sorted(map(len, own)) == ([gpus] * replicas if is_there else []), "half a gang"
+            if is_there:
+                view = RunView(plan.runs[0].uid, f"g{number}", f"g{number}", namespace=cluster.context.namespace)
+                assert [item async for item in destroying.destroy(cluster.context, view)]
+        assert not held
+        assert server.names("Lease") == []
+    assert winners[False, False] == winners[True, True] == 0, winners
 
 
 def put_pod(server, namespace, name):
