@@ -323,7 +323,7 @@ class PodMetrics:
 
 @dataclass(frozen=True, slots=True)
 class RunBound:
-    """What bounds the speed of a run, and its share of time: the learner's, or of its workers if it waits for them.
+    """Part that bounds the speed of a run, and its share of time: the learner's, or its workers' if it waits for them.
 
     Attributes:
         part: ``update``, ``network thread``, ``workers``, ``environment``, or ``link``.
@@ -340,17 +340,17 @@ class RunBound:
         if learner.bound_by != WORKERS_BOUND:
             return cls(learner.bound_by, learner.bound_share)
         shares = [(pod.environment_share, pod.waiting_share) for pod in pods]
-        known = [(steps, waits) for steps, waits in shares if steps is not None and waits is not None]
-        if not known:
+        complete = [(steps, waits) for steps, waits in shares if steps is not None and waits is not None]
+        if not complete:
             return cls(WORKERS_BOUND, learner.bound_share)
-        environment, waiting = (sum(column) / len(known) for column in zip(*known, strict=True))
+        environment, waiting = (sum(column) / len(complete) for column in zip(*complete, strict=True))
         # The learner waits for them and they for it: the time goes to what is between them.
         parts = {"link": waiting, "environment": environment, WORKERS_BOUND: max(0.0, 1.0 - waiting - environment)}
         return cls(*max(parts.items(), key=lambda item: item[1]))
 
     @property
     def sentence(self) -> str:
-        """What would make the run faster."""
+        """Say how the run would become faster."""
         percent, word = round(100 * self.share), self.part
         match self.part:
             case "update":
