@@ -323,7 +323,7 @@ class PodMetrics:
 
 @dataclass(frozen=True, slots=True)
 class RunBound:
-    """Part that bounds the speed of a run, and its share of time: the learner's, or its workers' if it waits for them.
+    """Part that bounds the speed of a run, and its share of time: of the learner, or of the workers it waits for.
 
     Attributes:
         part: ``update``, ``network thread``, ``workers``, ``environment``, or ``link``.
