@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from runtime.rl.envs.l2r_metrics import KinematicSample, Recorder, log_dimensionless_jerk, rms_curvature
+from runtime.rl.envs.l2r_task import KinematicSample, Recorder, log_dimensionless_jerk, rms_curvature
 
 from runtime.rl.envs.l2r_task import CarPose, Race
 from runtime.sim.control.liveness import Budget, LivenessMonitor
