@@ -31,7 +31,8 @@ from l2rtui.domain.receipt import Leftover
 from runtime.base.bounded_json import loads
 from runtime.base.contract import ENV_RUN_ID
 
-_ENGINE_SECONDS = 3.0
+_ENGINE_SECONDS = 10.0
+"""A busy Engine takes seconds for an answer."""
 _MAX_ANSWER_BYTES = 8 << 20
 _MAX_CONTAINERS = 50
 """Number of containers whose variables are read; the newest come first."""
@@ -73,13 +74,16 @@ def end_containers(folder: RunFolder, uid: str, since: float) -> Containers:
     engine = _Engine.find()
     if engine is None:
         return Containers()
-    ended = 0
+    ended, tags = 0, {f"{ENV_FOLDER}={folder.path}", f"{ENV_RUN_ID}={uid}"}
     left: list[Leftover] = []
     possible: list[Leftover] = []
     try:
         for container in _started_since(engine, since - _CLOCK_SECONDS):
             name, labels = _name_of(container), container.get("Labels") or {}
-            if uid in labels.values() or _has_tags(engine, container, folder, uid):
+            variables = engine.variables(container["Id"])
+            if variables is None:  # it has ended since the list
+                continue
+            if uid in labels.values() or tags <= set(variables):
                 ended += 1
                 if refusal := engine.remove(container["Id"]):
                     left.append(Leftover("Container", name, refusal))
@@ -93,13 +97,8 @@ def end_containers(folder: RunFolder, uid: str, since: float) -> Containers:
 
 
 def _started_since(engine: _Engine, since: float) -> list[dict[str, Any]]:
-    containers = [item for item in engine.get("/containers/json") if float(item["Created"]) >= since]
+    containers = [item for item in engine.living() if float(item["Created"]) >= since]
     return sorted(containers, key=lambda item: -float(item["Created"]))[:_MAX_CONTAINERS]
-
-
-def _has_tags(engine: _Engine, container: dict[str, Any], folder: RunFolder, uid: str) -> bool:
-    variables = engine.get(f"/containers/{container['Id']}/json")["Config"].get("Env") or ()
-    return f"{ENV_FOLDER}={folder.path}" in variables and f"{ENV_RUN_ID}={uid}" in variables
 
 
 def _name_of(container: dict[str, Any]) -> str:
@@ -123,9 +122,19 @@ class _Engine:
             return None
         return cls(path) if path else None
 
-    def get(self, path: str) -> Any:
-        """Return the answer to a question. Raises OSError, HTTPException or ValueError."""
+    def living(self) -> Any:
+        """Return the living containers. Raises OSError, HTTPException or ValueError."""
+        return self._get("/containers/json")
+
+    def variables(self, identity: str) -> list[str] | None:
+        """Return the environment of a container; None if it is gone. Raises as `living` does, and TypeError."""
+        answer = self._get(f"/containers/{identity}/json", gone={})
+        return list(answer["Config"].get("Env") or ()) if answer else None
+
+    def _get(self, path: str, gone: Any = None) -> Any:
         status, body = self._request("GET", path)
+        if status == 404 and gone is not None:
+            return gone
         if status != 200:
             raise ConnectionError(f"the Engine answers {status}")
         return loads(body)

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from runtime.rl.envs.l2r_task import KinematicSample, Recorder, log_dimensionless_jerk, rms_curvature
 
-from runtime.rl.envs.l2r_task import CarPose, Race
+from runtime.rl.envs.l2r_task import CarPose, KinematicSample, Race, Recorder, log_dimensionless_jerk, rms_curvature
 from runtime.sim.control.liveness import Budget, LivenessMonitor
 from runtime.sim.launchers import shim
 from runtime.sim.launchers.failures import Cause, ProcessEnd

@@ -203,13 +203,15 @@ async def test_containers_that_started_meanwhile_are_ended_or_named(lab, engine)
     start_container(engine, "of-another", Labels={"l2rtui/run-id": "another"})
     start_container(engine, "of-a-kubelet", Labels={"io.kubernetes.pod.uid": "1"})
     start_container(engine, "unknown", Env=[tags[0]])
+    start_container(engine, "gone-meanwhile")
+    engine.fail("GET", f"/containers/{engine.container('gone-meanwhile')['Id']}/json", 404, "No such container")
     receipt = await lab.destroy()
     assert_nothing_left(lab, receipt)
     assert dict(receipt.counted)["container"] == 2
     reason = "started while the run existed; if it is the run's, `docker rm -f unknown` ends it"
     assert receipt.possible == (Leftover("Container", "unknown (img:1)", reason),)
     assert {body["Name"] for body in engine.containers.values()} == {
-        "/earlier", "/of-another", "/of-a-kubelet", "/unknown",
+        "/earlier", "/of-another", "/of-a-kubelet", "/unknown", "/gone-meanwhile",
     }  # fmt: skip
     assert "Docker" not in receipt.not_seen
 
