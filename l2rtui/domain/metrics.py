@@ -355,15 +355,13 @@ class RunBound:
         match self.part:
             case "update":
                 return (
-                    f"{word}, {percent} % of the learner's time: a faster device, or fewer updates for an env step"
+                    f"{word}, {percent}% of the learner's time: a faster device, or fewer updates for an env step"
                 )
             case "network thread":
-                return f"{word}, {percent} % of a core: longer segments, or more copies in each worker"
+                return f"{word}, {percent}% of a core: longer segments, or more copies in each worker"
             case "environment":
-                return (
-                    f"{word}, {percent} % of the time of those that step it: more workers, or a faster environment"
-                )
+                return f"{word}, {percent}% of the time: more workers, or a faster environment"
             case "link":
-                return f"{word}, workers wait {percent} % of their time: longer segments, or a nearer learner"
+                return f"{word}, workers wait {percent}% of their time: longer segments, or a nearer learner"
             case _:
-                return f"{word}, {percent} % of the time: more of them, or more copies in each"
+                return f"{word}, {percent}% of the time: more of them, or more copies in each"

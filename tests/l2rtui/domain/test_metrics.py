@@ -65,11 +65,11 @@ def test_what_bounds_a_run_follows_from_the_records_of_learner_and_workers(learn
 @pytest.mark.parametrize(
     ("part", "words"),
     [
-        ("update", "update, 60 % of the learner's time: "),
-        ("network thread", "network thread, 60 % of a core: "),
-        ("environment", "environment, 60 % of the time of those that step it: more workers"),
-        ("link", "link, workers wait 60 % of their time: "),
-        ("workers", "workers, 60 % of the time: more of them"),
+        ("update", "update, 60% of the learner's time: "),
+        ("network thread", "network thread, 60% of a core: "),
+        ("environment", "environment, 60% of the time: more workers"),
+        ("link", "link, workers wait 60% of their time: "),
+        ("workers", "workers, 60% of the time: more of them"),
     ],
 )
 def test_each_bound_says_what_would_make_the_run_faster(part, words):
