@@ -138,7 +138,11 @@ def launch(context: Context, argv: list[str], stop: Stop, console: Console) -> i
                 failures = 1 if time.monotonic() - began > GOOD_SECONDS else failures + 1
                 ended = ", ".join(f"rank {rank} with code {shell_exit_code(code)}" for rank, code in codes.items())
                 console.say(f"ended: {ended}; all {count} ranks start again from the newest checkpoint")
-                time.sleep(exponential_delay(failures, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS))
+                # The launcher has replaced our handlers with its own, which raise.
+                try:
+                    time.sleep(exponential_delay(failures, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS))
+                except SignalException:
+                    return contract.EXIT_DONE
                 start += 1
                 continue
             return contract.EXIT_DONE
@@ -406,6 +410,8 @@ def joined(device: str) -> Iterator[RankGroup | None]:
         local = int(os.environ["LOCAL_RANK"])
         if local >= torch.cuda.device_count():
             raise SetupError(f"devices is {size} and this learner sees {torch.cuda.device_count()} GPUs")
+        if not dist.is_nccl_available():
+            raise SetupError(f"devices is {size}, and torch {torch.__version__} has no NCCL, which joins GPUs")
         device = f"cuda:{local}"
         torch.cuda.set_device(local)
     with _lost_ranks():
