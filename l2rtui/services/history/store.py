@@ -30,6 +30,8 @@ from runtime.base.file_lock import lock_folder
 
 BUSY_SECONDS: Final = 10.0
 """Longest wait of a writer for others."""
+_CREATION_SECONDS: Final = 60.0
+"""Age from which an empty file is not one that another process is just creating."""
 MAX_BYTES: Final = 450 << 20
 """Size above which the oldest diffs, curves and log lines are removed; the rows of their runs stay."""
 FIRST_ROWS: Final = 100
@@ -233,15 +235,24 @@ class HistoryStore:
     def _opened(self) -> sqlite3.Connection:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            is_emptied = self._is_emptied()
             self.path.touch(mode=0o600)  # SQLite gives its other files the same permissions
             self._inode = self.path.stat().st_ino
-            return self._connected()
+            if not is_emptied:
+                return self._connected()
         except OSError as error:
             raise HistoryError(f"The history {self.path} cannot be opened: {error.strerror or error}.") from error
         except sqlite3.Error as error:
             if not _is_damage(error):
                 raise HistoryError(f"The history {self.path} cannot be opened: {error}.") from error
         return self._begun_anew()
+
+    def _is_emptied(self) -> bool:
+        """Return True for a file that lost its content: SQLite takes it for a new one."""
+        with suppress(FileNotFoundError):
+            file = self.path.stat()
+            return file.st_size == 0 and time.time() - file.st_mtime > _CREATION_SECONDS
+        return False
 
     def _begun_anew(self) -> sqlite3.Connection:
         """Return a connection to an empty file, after the damaged one was moved aside."""
