@@ -88,7 +88,10 @@ def test_random_learns_nothing_and_counts_everything(run: RunUnderTest) -> None:
     assert 10 < last["mean_return"] < 40
     assert last["device"].partition(":")[0] in ("cpu", "cuda", "mps")
     assert ("gpu_reserved_bytes" in last) == last["device"].startswith("cuda")
-    assert "workers" in {record["bound_by"] for record in learning.records("learner")}
+    for record in learning.records("learner"):
+        idle = record["idle_share"]
+        assert record["bound_by"] == ("workers" if idle > 0.5 else "update")
+        assert record["bound_share"] == pytest.approx(max(idle, 1.0 - idle), abs=1e-3)
     assert 0 < last["network_share"] < 1
     shares = [record["environment_share"] for record in collecting.records("worker")]
     assert all(0 <= share <= 1 for share in shares)
