@@ -16,7 +16,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -206,8 +206,9 @@ def possible_processes(since: float) -> tuple[Leftover, ...]:
                 or process.uids().real != os.getuid()
             ):
                 continue
-            starter = _daemon_of(process)
-            if not starter or ENV_FOLDER in process.environ():
+            variables = process.environ()
+            starter = _daemon_of(process.pid, variables)
+            if not starter or ENV_FOLDER in variables:
                 continue
             name = process.name()
         except (psutil.Error, OSError):  # it has ended, or is hidden
@@ -217,10 +218,10 @@ def possible_processes(since: float) -> tuple[Leftover, ...]:
     return tuple(possible)
 
 
-def _daemon_of(process: psutil.Process) -> str:
+def _daemon_of(pid: int, variables: Mapping[str, str]) -> str:
     """Return which of the two daemons started a process, by order of this machine itself; empty for neither."""
-    match process.environ().get("SSH_CONNECTION", "").split():
+    match variables.get("SSH_CONNECTION", "").split():
         case [client, _, server, _] if client == server:
             return "ssh"
-    groups = Path(f"/proc/{process.pid}/cgroup").read_text("utf-8", "replace")
+    groups = Path(f"/proc/{pid}/cgroup").read_text("utf-8", "replace")
     return "systemd-run" if _TRANSIENT_UNIT.search(groups) else ""

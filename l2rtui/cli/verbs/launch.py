@@ -19,7 +19,6 @@ from l2rtui.cli.session import Session
 from l2rtui.cli.targets import listed
 from l2rtui.cli.verbs.launch_queue import is_queueing, launch_or_queue
 from l2rtui.domain.containers import Binding
-from l2rtui.domain.imageref import parse_image
 from l2rtui.domain.placement import PlacementPolicy
 from l2rtui.domain.plan import LaunchPlan, StepDone
 from l2rtui.domain.preflight import Finding, Severity, cpu_sets, refusals, shared_pods, taken_names, watched
@@ -169,10 +168,7 @@ async def _with_image(session: Session, wish: spec_file.LaunchRequest) -> spec_f
     name = session.args.image
     if session.backend.name not in ("kubernetes", "docker"):
         raise UsageError(f"The {session.backend.name} backend runs no images: --image means nothing there.")
-    try:
-        parse_image(name)
-    except ValueError as error:
-        raise UsageError(f"--image {name}: {error}.", "Write REGISTRY/NAME:TAG.") from None
+    images.named(name)  # also where no registry is asked
     pinned = name if session.args.no_pin else await images.pinned(name)
     sentence = f"it is {pinned}" if pinned != name else f"{name} is taken as it is named"
     session.talk.say(f"image: {sentence}")

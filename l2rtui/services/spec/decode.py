@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from l2rtui.domain.containers import Binding, PodSettings
+from l2rtui.domain.imageref import parse_image
 from l2rtui.domain.quantity import parse_bytes, parse_cores
 from l2rtui.domain.workload import Kind, Program, Resources, RestartPolicy, Role, SetSpec
 from l2rtui.errors import SpecError
@@ -65,6 +66,15 @@ def sets_of(form: schema.SpecForm, folder: Path = _HERE) -> tuple[SetSpec, ...]:
     )
     module = script_source.load_module(form.program, folder, form.name)
     return tuple(script_source.with_module(part, module) for part in sets)
+
+
+def check_image(place: str, image: str) -> None:
+    """Refuse the name of an image that no node can pull. Raises SpecError."""
+    try:
+        parse_image(image)
+    except ValueError as error:
+        hint = "Write REGISTRY/NAME:TAG, or give another with --set image=NAME."
+        raise SpecError(f"{place}: image {image!r}: {error}.", hint) from None
 
 
 def unbound_sets(form: schema.SpecForm) -> frozenset[str]:

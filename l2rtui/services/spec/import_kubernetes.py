@@ -16,12 +16,13 @@ import yaml
 
 from l2rtui import bounded_yaml
 from l2rtui.backends.kubernetes.manifests import import_yaml
-from l2rtui.domain.imageref import parse_image
+from l2rtui.backends.kubernetes.manifests.import_fields import items
 from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.secret import find_secrets
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import SpecError
 from l2rtui.services.spec import import_operators
+from l2rtui.services.spec.decode import check_image
 from l2rtui.services.spec.yaml_lines import MAX_VALUES
 
 _MARK = "l2r-placeholder-{}-"
@@ -40,7 +41,6 @@ _ENCODINGS: Final = (
 _TEMPLATE_HINT: Final = (
     "It looks like a template. Render it first, for example `helm template CHART | l2rtui plan -f -`."
 )
-_IMAGE_HINT: Final = "Write REGISTRY/NAME:TAG, or give another with --set image=NAME."
 
 Converted = tuple[dict[str, Any], tuple[Finding, ...]]
 """Data of a spec file made from an operator's job, and findings."""
@@ -189,22 +189,23 @@ def _refuse_unused(path: str, values: dict[str, str], names: set[str]) -> None:
             raise SpecError(sentence, "Besides placeholders, image and replicas can be set.")
 
 
-def _unmarked(value: Any, names: Sequence[str], values: dict[str, str]) -> Any:
-    """Return parsed values with each mark replaced by its value, or by the placeholder if it has none."""
-    if isinstance(value, str):
+def _unmarked(document: Any, names: Sequence[str], values: dict[str, str]) -> Any:
+    """Return a document with each mark replaced by its value, or by the placeholder if it has none."""
 
-        def text_of(match: re.Match[str]) -> str:
-            if int(match[1]) >= len(names):  # not a mark of ours, only a similar text
-                return match[0]
-            name = names[int(match[1])]
-            return values.get(name, f"{{{{{name}}}}}")
+    def text_of(match: re.Match[str]) -> str:
+        if int(match[1]) >= len(names):  # not a mark of ours, only a similar text
+            return match[0]
+        name = names[int(match[1])]
+        return values.get(name, f"{{{{{name}}}}}")
 
-        return _MARKED.sub(text_of, value)
-    if isinstance(value, list):
-        return [_unmarked(item, names, values) for item in value]
-    if isinstance(value, dict):
-        return {str(key): _unmarked(item, names, values) for key, item in value.items()}
-    return value
+    return import_yaml.with_texts(document, lambda text: _MARKED.sub(text_of, text))
+
+
+def _with_variables(document: Any, values: dict[str, str]) -> Any:
+    def text_of(match: re.Match[str]) -> str:
+        return values.get(match[1] or match[2], match[0])
+
+    return import_yaml.with_texts(document, lambda text: _VARIABLE.sub(text_of, text))
 
 
 def _variables(value: Any, is_free: bool = False) -> set[tuple[str, bool]]:
@@ -218,44 +219,31 @@ def _variables(value: Any, is_free: bool = False) -> set[tuple[str, bool]]:
     return set()
 
 
-def _literal_values(value: Any) -> Iterator[tuple[str, str]]:
+def _mappings(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield each object in a document, at any depth."""
+    if isinstance(value, dict):
+        yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _mappings(item)
+
+
+def _literal_values(document: Any) -> Iterator[tuple[str, str]]:
     """Yield name and value of each variable of a container whose value is one shell variable."""
-    if isinstance(value, dict):
-        for item in value.get("env") or () if isinstance(value.get("env"), list) else ():
-            if isinstance(item, dict) and _VARIABLE.fullmatch(str(item.get("value", ""))):
-                yield str(item.get("name")), str(item["value"])
-        value = list(value.values())
-    if isinstance(value, list):
-        for item in value:
-            yield from _literal_values(item)
+    for container in _mappings(document):
+        for variable in items(container, "env"):
+            if _VARIABLE.fullmatch(str(variable.get("value", ""))):
+                yield str(variable.get("name")), str(variable["value"])
 
 
-def _with_variables(value: Any, values: dict[str, str]) -> Any:
-    if isinstance(value, str):
-        return _VARIABLE.sub(lambda match: values.get(match[1] or match[2], match[0]), value)
-    if isinstance(value, list):
-        return [_with_variables(item, values) for item in value]
-    if isinstance(value, dict):
-        return {key: _with_variables(item, values) for key, item in value.items()}
-    return value
-
-
-def _check_images(value: Any, path: str) -> None:
-    """Refuse what no node can pull. Raises SpecError."""
-    if isinstance(value, dict):
-        image = value.get("image")
+def _check_images(document: Any, path: str) -> None:
+    """Check the images of all containers. Raises SpecError."""
+    for container in _mappings(document):
+        image = container.get("image")
         # A container has both; placeholders of a plan stay until the slots are known.
-        if isinstance(image, str) and image and "name" in value and not import_yaml.placeholders(image):
-            try:
-                parse_image(image)
-            except ValueError as error:
-                raise SpecError(
-                    f"{path}: container {value['name']}: image {image!r}: {error}.", _IMAGE_HINT
-                ) from None
-        value = list(value.values())
-    if isinstance(value, list):
-        for item in value:
-            _check_images(item, path)
+        if isinstance(image, str) and image and "name" in container and not import_yaml.placeholders(image):
+            check_image(f"{path}: container {container['name']}", image)
 
 
 def _set_everywhere(document: Any, values: dict[str, str]) -> None:

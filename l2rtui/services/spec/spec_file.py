@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 
-from l2rtui.domain.imageref import parse_image
 from l2rtui.domain.placement import Pin, PlacementPolicy, parse_pins, parse_seeds
 from l2rtui.domain.preflight import Finding
 from l2rtui.domain.secret import find_secrets
@@ -24,7 +23,7 @@ from l2rtui.domain.sidecar import sidecar_of
 from l2rtui.domain.workload import Queue, QueueSystem, RunSpec, Workdir, cpu_reason, numbered, renamed, with_seeds
 from l2rtui.errors import SpecError, UsageError
 from l2rtui.services.spec import import_helm
-from l2rtui.services.spec.decode import kind_of, sets_of, train_of, unbound_sets, variables
+from l2rtui.services.spec.decode import check_image, kind_of, sets_of, train_of, unbound_sets, variables
 from l2rtui.services.spec.encode import to_document
 from l2rtui.services.spec.mistakes import explain_all, explain_mistake
 from l2rtui.services.spec.schema import QueueForm, SpecForm, WorkdirForm
@@ -336,10 +335,7 @@ def _request_of(form: SpecForm, locations: Locations, limits: Limits) -> LaunchR
     )
     # The local backend runs no image, but the same file is meant for others.
     for image in filter(None, (spec.image, *(set_spec.pod.image for set_spec in sets))):
-        try:
-            parse_image(image)
-        except ValueError as error:
-            raise SpecError(f"{path}: image {image!r}: {error}.", "Write REGISTRY/NAME:TAG.") from None
+        check_image(path, image)
     try:
         with_sidecar = [set_spec for set_spec in sets if sidecar_of(spec, set_spec) is not None]
     except ValueError as error:

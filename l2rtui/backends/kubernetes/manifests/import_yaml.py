@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -121,12 +121,20 @@ def filled(value: Any, values: Mapping[str, str]) -> Any:
     """Return a template with the placeholders that a plan knows filled in; inserted values are not searched
     again.
     """
+    return with_texts(
+        value,
+        lambda text: PLACEHOLDER.sub(lambda match: values.get(KNOWN.get(match[1], ""), match[0]), text),
+    )
+
+
+def with_texts(value: Any, changed: Callable[[str], str]) -> Any:
+    """Return a document with each of its texts changed; the names of its fields stay."""
     if isinstance(value, str):
-        return PLACEHOLDER.sub(lambda match: values.get(KNOWN.get(match[1], ""), match[0]), value)
+        return changed(value)
     if isinstance(value, list):
-        return [filled(item, values) for item in value]
+        return [with_texts(item, changed) for item in value]
     if isinstance(value, dict):
-        return {key: filled(item, values) for key, item in value.items()}
+        return {str(key): with_texts(item, changed) for key, item in value.items()}
     return value
 
 
