@@ -321,6 +321,7 @@ class PaneContent:
         self._contexts.show(
             self._panes.pods, columns, items, lambda source: pod_row(source[0], source[1], fields, *source[2:])
         )
+        self._panes.pods.fold()
 
     def show_nodes(self) -> None:
         """Show a row for each node with its slots."""
@@ -338,6 +339,7 @@ class PaneContent:
             for node in snapshot.nodes.values()
         )
         self._contexts.show(self._panes.nodes, NodeTable.COLUMNS, items, lambda source: node_row(*source))
+        self._panes.nodes.fold()
 
     def show_charts(self) -> None:
         """Show curves of the marked runs, or of the selected one; grouped, the seeds of its experiment."""

@@ -147,7 +147,7 @@ async def test_the_review_says_in_one_line_what_fits_and_lists_the_runs_with_the
         await one.until(lambda: one.top == "ReviewScreen" and "36 slots asked, 28 free" in one.words())
         await one.until(lambda: "12 runs, 36 pods, 36 slots" in one.words(), "what is asked, not what was placed")
         await one.until(lambda: "9 of 12 runs fit, 3 do not" in one.words())
-        assert one.words().count("find no free") <= 3, "equal refusals are one line"
+        assert one.words().count("not fit") <= 3, "equal refusals are one line"
         table = one.app.screen.query_one("#planned")
         assert len(table.model.rows) == 12
         await one.until(lambda: any("✔" in line and "passed" in line for line in one.words().splitlines()))
@@ -164,7 +164,7 @@ async def test_where_runs_can_wait_the_line_says_how_many_start_and_how_many_wai
         line = "18 slots asked, 10 free: 3 of 6 runs start now, 3 wait for slots"
         await one.until(lambda: one.top == "ReviewScreen" and line in one.words())
         await one.until(lambda: "6 runs, 18 pods, 18 slots" in one.words())
-        assert "find no free" not in one.words()
+        assert "not fit" not in one.words()
         assert "--queue" in one.app.screen._command
 
 
