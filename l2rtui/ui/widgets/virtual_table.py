@@ -49,6 +49,8 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
     """Default columns of a table."""
     EMPTY: ClassVar[str] = "Nothing here."
     """Default text of a table without rows."""
+    WAY_BACK: ClassVar[str] = "esc shows all."
+    """What to do if the filter hides every row."""
     SAME: ClassVar[Sequence[str]] = ()
     """Keys of columns that are left out while they say the same in every row."""
 
@@ -399,7 +401,7 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
     def _no_match(self) -> str:
         """Return the reason why every row is hidden."""
         reason = self.model.misread or "No row matches the filter."
-        return " ".join(filter(None, (reason, self.scope, "esc shows all.")))
+        return " ".join(filter(None, (reason, self.scope, self.WAY_BACK)))
 
     def _header(self, width: int) -> Line:
         spans = [Span(" " * _MARGIN, TextStyle.DIM)]

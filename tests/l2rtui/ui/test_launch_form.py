@@ -74,13 +74,17 @@ async def test_typed_letters_filter_the_specs_and_the_chosen_one_is_shown(desk):
         )
         assert "name: racing-sac" in one.words(), "the preview"
         assert _names(one)[0] == "racing-sac"
-        await one.press(*"cartpole")
+        await one.press(*"x/nowhere")
+        await one.until(lambda: "No row matches the filter. enter reads this path." in one.words())
+        await one.press(*["backspace"] * 9, *"cartpole")
         await one.until(lambda: _names(one) and all("cartpole" in name for name in _names(one)))
         assert "algorithm: bc" in one.words()
         await one.press("space", *"dqn")
         await one.until(lambda: _names(one) == ["cartpole-dqn"])
         assert one.app.screen.query_one("#name", Input).placeholder == "cartpole-dqn"
-        await one.press(*["backspace"] * 12, "down", "up", "up")
+        await one.press(*["backspace"] * 12, *"cartpole-dqn.yaml")
+        await one.until(lambda: _names(one) == ["cartpole-dqn"], "the name of its file means the same")
+        await one.press(*["backspace"] * 17, "down", "up", "up")
         await one.until(lambda: one.app.screen.query_one(SpecTable).cursor_key.endswith("cartpole-bc.yaml"))
         await one.press("enter")
         await one.until(lambda: "planning …" in one.words() or one.top == "ReviewScreen")
