@@ -81,7 +81,7 @@ class ExperimentsScreen(Overview):
             )
             for summary in summaries
         ]
-        if self.is_attached:
+        if self.is_open:
             self._show_rows(rows, empty="No runs. L on the home screen launches one.")
 
     @property

@@ -60,7 +60,7 @@ def test_where_no_room_is_found_what_cannot_be_seen_is_said():
         ([spec(set_name="x" * 20)], (), "has 20 characters: use at most 14"),
         ([spec("taken")], ("taken",), "a run named taken exists"),
         ([spec("twice"), spec("twice")], (), "the plan holds 2 runs named twice"),
-        ([spec(replicas=9)], (), "5 of 9 replicas find no free slot"),
+        ([spec(replicas=9)], (), "5 of 9 replicas do not fit"),
     ],
 )
 def test_refusals_are_sentences(specs, runs, words):

@@ -46,7 +46,7 @@ from l2rtui.ui.widgets.grid.shape import (
     shape_of,
 )
 
-_LABELS: Final = {TileRow.SLOTS: "", TileRow.BUSY: "busy", TileRow.MEMORY: "mem", TileRow.RATE: "rate"}
+_LABELS: Final = {TileRow.SLOTS: "", TileRow.BUSY: "busy", TileRow.MEMORY: "mem", TileRow.RATE: "steps/s"}
 _HEADERS: Final = {
     ZoomLevel.CLUSTER: "each GPU: who holds most of it",
     ZoomLevel.GPU: "each GPU: its slots, how busy, memory, steps/s of its workers",
