@@ -116,6 +116,8 @@ class LearnerClient(Generic[ActorT]):
         self._last_answer = dict.fromkeys(Port, time.monotonic())
         """Time at which each socket last delivered something, or had nothing to deliver."""
         self._last_poll = time.monotonic()
+        self._connected = 0
+        """Connections so far of the data socket."""
         self._has_reported_keys = False
 
     def __enter__(self) -> Self:
@@ -153,6 +155,9 @@ class LearnerClient(Generic[ActorT]):
                 self._receive(message, arena)
             except messages.ProtocolError as error:
                 self._console.say(f"the learner sent an invalid message: {error}")
+        if self._connected != self._channel.connected:
+            self._connected = self._channel.connected
+            self.session.reconnected()
         if self._channel.is_mistrusted and not self._has_reported_keys:
             self._has_reported_keys = True
             self._console.say(
@@ -225,7 +230,7 @@ class LearnerClient(Generic[ActorT]):
         for port, answered in self._last_answer.items():
             if away > 1.0:  # this process did not poll (a long step, SIGSTOP): that says nothing about the socket
                 self._last_answer[port] = now
-            elif now - answered > REOPEN_SECONDS:
+            elif now - answered > REOPEN_SECONDS + (self.session.pause_seconds if port is Port.DATA else 0.0):
                 # libzmq permanently gives up a connection after a protocol error; only a new socket connects again.
                 self._last_answer[port] = now
                 self._channel.reopen(port)
