@@ -138,8 +138,8 @@ def uneven(method: Algorithm, seed: int) -> Batch | RolloutBatch:
         far = scale.repeat_interleave(ROWS // len(scale))
         return replace(rows, action=action, reward=rows.reward * far, obs=rows.obs * far.unsqueeze(1) + 1.0)
     assert isinstance(method, PPO | Impala)
-    make = rollouts if isinstance(method, RecurrentPPO) else acted
-    batch = make(method, seed=seed, steps=ROWS // len(scale), copies=len(scale))
+    size = {"steps": ROWS // len(scale), "copies": len(scale)}
+    batch = rollouts(method, seed, **size) if isinstance(method, RecurrentPPO) else acted(method, seed=seed, **size)
     reward = (batch.reward + 1.0) * scale
     return replace(batch, reward=reward, discounted=reward.cumsum(dim=0))
 
