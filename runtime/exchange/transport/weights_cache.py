@@ -73,9 +73,9 @@ class WeightsCache:
         try:
             partial.write_bytes(weights)
             partial.replace(place)
-            for at, known in self._files():
-                if (at, known) < (epoch, version):
-                    self._file(at, known).unlink(missing_ok=True)
+            for of_epoch, older in self._files():
+                if (of_epoch, older) < (epoch, version):
+                    self._file(of_epoch, older).unlink(missing_ok=True)
         except OSError:
             with contextlib.suppress(OSError):
                 partial.unlink()
