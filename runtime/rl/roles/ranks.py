@@ -308,7 +308,7 @@ class RankGroup:
             for generator in method.generators().values():
                 # A function of rank and update: a resumed run draws other numbers than its first part did.
                 generator.manual_seed(((generator.initial_seed() + self.rank) * 1_000_003 + method.updates) % 2**63)
-        method.mean = self.mean
+        method.mean, method.ranks = self.mean, self.size
 
 
 @dataclass(frozen=True)
