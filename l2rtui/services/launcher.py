@@ -348,7 +348,7 @@ async def scale(
 ) -> ScalePlan:
     """Give a set another number of replicas; arguments and errors are those of `plan_scale`.
 
-    New replicas get other slots if a launch claims theirs first, except where the run was launched on exact slots.
+    If a launch claims the slots first, new replicas get others, unless the run was launched on exact slots.
 
     Args:
         grace_seconds: Of the pods that are removed; None keeps their own.
@@ -358,20 +358,20 @@ async def scale(
         SlotTakenError: another launch took a slot first, and there is no other for it; nothing was changed.
     """
     excluded = frozenset[SlotId]()
-    taken: SlotTakenError | None = None
+    refusal: SlotTakenError | None = None
     while True:
         try:
             plan = await plan_scale(backend, run, set_name, replicas, overcommit=overcommit, excluded=excluded)
         except RefusedError:
-            if taken is None:
+            if refusal is None:
                 raise
-            raise taken from None
+            raise refusal from None
         planned(plan)
         _log.info("scale %s/%s to %d: begins", run, set_name, replicas)
         try:
             await backend.scale(plan, grace_seconds)
         except SlotTakenError as error:
-            taken = error
+            refusal = error
             if excluded.issuperset(error.slots):
                 raise
             excluded = excluded.union(error.slots)

@@ -185,16 +185,16 @@ def _nearest(keys: Keys, data: Mapping[str, Any], of_part: Any) -> str:
 
 
 def _sets_of_kind(name: str, data: Mapping[str, Any]) -> str:
-    """Return what the kind of a spec has in place of a set that it does not have; empty for another field."""
+    """Return a hint with the sets of a spec's kind; empty if the field is a set of no kind."""
     forms = {str(form.__struct_config__.tag): form for form in get_args(schema.SpecForm)}
     kind = str(data.get("kind"))
-    meant = difflib.get_close_matches(name, (*_SETS, "sets", "pods"), 1, 0.8)
-    if kind not in forms or not meant or meant[0] in forms[kind].__struct_fields__:
+    similar = difflib.get_close_matches(name, (*_SETS, "sets", "pods"), 1, 0.8)
+    if kind not in forms or not similar or similar[0] in forms[kind].__struct_fields__:
         return ""
     sets = [part for part in _SETS if part in forms[kind].__struct_fields__]
-    others = [other for other, form in forms.items() if meant[0] in form.__struct_fields__]
+    others = [other for other, form in forms.items() if similar[0] in form.__struct_fields__]
     here = f"Kind {kind} has {' and '.join(sets)}"
-    return f"{here}; {meant[0]} belongs to kind {' and '.join(others)}." if others else f"{here}."
+    return f"{here}; {similar[0]} belongs to kind {' and '.join(others)}." if others else f"{here}."
 
 
 def _near_setting(name: str, data: Mapping[str, Any]) -> str:

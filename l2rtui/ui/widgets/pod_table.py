@@ -142,7 +142,7 @@ def pod_row(
     """Make the row of a pod, with cells for these fields of its metric record.
 
     Args:
-        old: Age of the record where it says nothing of the present, or NOT_READ; empty where it does.
+        old: Age of the record if it is old, or NOT_READ; otherwise empty.
         mismatches: Sentences on what does not fit between it and its place.
         share: Its part of the GPUs that it uses, over all of them; None where it is unknown.
     """
