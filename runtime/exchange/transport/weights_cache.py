@@ -22,6 +22,7 @@ from typing import Final
 from runtime.exchange.transport.shared_memory import SharedMemoryError
 
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108  (a folder of the user's own in it, whose owner and mode are checked)
+_COMPLETE: Final = ".weights"
 _USERS: Final = "users"
 """File of which each worker holds a shared lock."""
 
@@ -69,7 +70,7 @@ class WeightsCache:
     def put(self, epoch: int, version: int, weights: memoryview) -> bool:
         """Store received weights for the others, and remove older ones; return false if there is no room."""
         place = self._file(epoch, version)
-        partial = place.with_suffix(f".{os.getpid()}")
+        partial = place.with_suffix(f".partial-{os.getpid()}")
         try:
             partial.write_bytes(weights)
             partial.replace(place)
@@ -85,13 +86,14 @@ class WeightsCache:
         return True
 
     def _file(self, epoch: int, version: int) -> Path:
-        return self._folder / f"{self._codec}-{epoch}-{version}.weights"
+        return self._folder / f"{self._codec}-{epoch}-{version}{_COMPLETE}"
 
     def _files(self) -> list[tuple[int, int]]:
         """Return epoch and version of each file of this encoding."""
         with contextlib.suppress(OSError):
-            names = [name.removesuffix(".weights").split("-") for name in os.listdir(self._folder)]  # noqa: PTH208
-            return [(int(name[1]), int(name[2])) for name in names if len(name) == 3 and name[0] == self._codec]
+            places = [Path(name) for name in os.listdir(self._folder)]  # noqa: PTH208
+            parts = [place.stem.split("-") for place in places if place.suffix == _COMPLETE]
+            return [(int(epoch), int(version)) for codec, epoch, version in parts if codec == self._codec]
         return []
 
     def close(self) -> None:

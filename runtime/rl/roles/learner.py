@@ -100,7 +100,7 @@ def _run_ranks(context: Context, folder: Path, stop: Stop, console: Console) -> 
     from runtime.rl.roles import ranks
 
     if ranks.are_wanted(context):
-        return ranks.launch(context, [sys.executable, "-m", "runtime", "learner"], stop, console)
+        return ranks.launch(context, ["learner"], stop, console)
     try:
         with ranks.joined(_device(context.settings)) as group:
             if group is not None and group.rank:

@@ -332,12 +332,14 @@ def test_folders_of_killed_workers_are_removed_and_those_of_others_are_not_used(
     assert not left.exists()
     assert used.newest(1, 0) is None
     assert used.put(1, 3, memoryview(b"0123456789abcdef"))
+    (folder,) = tmp_path.iterdir()
+    (folder / "f4-1-9.partial-17").write_bytes(b"half")
+    (folder / "bf2-1-9.weights").write_bytes(b"in another form")
     beside = WeightsCache("used", "", "f4", 4)
     version, weights = beside.newest(1, 2) or (0, memoryview(b""))
     assert (version, bytes(weights)) == (3, b"0123456789abcdef")
     assert beside.newest(1, 3) is None
     assert beside.newest(2, 0) is None, "of another learner"
-    (folder,) = tmp_path.iterdir()
     folder.chmod(0o777)
     with pytest.raises(SharedMemoryError, match="others may write"):
         WeightsCache("used", "", "f4", 4)

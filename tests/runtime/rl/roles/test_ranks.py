@@ -128,8 +128,10 @@ def rollouts() -> RolloutBatch:
 
 
 def ranks_of(learner: Started) -> dict[str, psutil.Process]:
-    children = psutil.Process(learner.process.pid).children()
-    return {child.environ()["RANK"]: child for child in children if "RANK" in child.environ()}
+    children = {child.name(): child for child in psutil.Process(learner.process.pid).children(recursive=True)}
+    return {
+        name.removeprefix("l2r rank "): child for name, child in children.items() if name.startswith("l2r rank ")
+    }
 
 
 def assert_exact(learner: Started) -> None:
