@@ -53,7 +53,7 @@ class Painter(CompositorUpdate):
     def __init__(self) -> None:
         self._size = Size(0, 0)
         self._lines: dict[int, Strip] = {}
-        self._painted: dict[int, Strip] = {}
+        self._painted: dict[int, tuple[Strip, list[_Cell]]] = {}
         self._changed: set[int] = set()
 
     def forget(self) -> None:
@@ -82,11 +82,12 @@ class Painter(CompositorUpdate):
         output: list[str] = []
         pen = _DEFAULT
         for y in sorted(self._changed):
-            line, before = self._lines[y], self._painted.get(y)
+            line, (before, old) = self._lines[y], self._painted.get(y, (None, None))
             if before is not None and (line is before or line._segments == before._segments):  # noqa: SLF001
                 continue
-            self._painted[y] = line
-            for x, run in _differing(_cells(line, system), None if before is None else _cells(before, system)):
+            cells = _cells(line, system)
+            self._painted[y] = line, cells
+            for x, run in _differing(cells, old):
                 output.append(f"\x1b[{y + 1};{x + 1}H")
                 for own, cells in groupby(run, key=itemgetter(1)):
                     output.append(_turn(pen, own))
