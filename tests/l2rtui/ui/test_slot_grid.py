@@ -260,16 +260,16 @@ def test_two_bars_beside_a_name_are_named_above():
     busy = replace(node("n", gpus=8), cpu_used=4.0, memory_bytes=100, memory_used_bytes=10)
     grid = lay_out(cluster(busy), 66, level=ZoomLevel.NODE)
     assert read(grid.lines[0]).startswith("n    ▅▁ 0")
-    assert read(grid.header).startswith("node cm ")
+    assert read(grid.header).startswith("node cpu and mem, then ")
 
 
 def test_the_legend_gives_up_blanks_before_a_meaning():
     pods = (pod("p", 0, 0), pod("x", 1, 0, run="other"))
     off = replace(node("m"), is_schedulable=False)
     snapshot = cluster(node("n"), off, pods=pods)
-    wide, narrow = (read(lay_out(snapshot, width, level=ZoomLevel.NODE).legend) for width in (100, 43))
-    assert "x others 1   · free 30   ─ off 32" in wide
-    assert "x others 1  · free 30  ─ off 32" in narrow
+    wide, narrow = (read(lay_out(snapshot, width, level=ZoomLevel.NODE).legend) for width in (100, 48))
+    assert "x others 1   · free 30   ─ unusable 32" in wide
+    assert "x others 1  · free 30  ─ unusable 32" in narrow
 
 
 # --- idle holders -----------------------------------------------------------------------------------------------
