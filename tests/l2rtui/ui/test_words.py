@@ -72,7 +72,6 @@ OLD_LABELS = {
     "elsewhere": "location",
     "see": "camera",
     "leave": "cancel",
-    "off": "unusable",
     "mine": "my slots",
 }
 """Old headings of columns, rows and counts, which may be words of a sentence."""

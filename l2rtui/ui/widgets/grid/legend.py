@@ -31,7 +31,7 @@ GLYPHS_OF_STATES: Final = {
     SlotState.OFF: Span("─", TextStyle.FAINT),
 }
 """Cell of a slot without a running pod, in the order of the legend."""
-_WORDS: Final = {SlotState.FAILED: "failing", SlotState.OFF: "unusable"}
+_WORDS: Final = {SlotState.FAILED: "failing"}
 """Words of the legend that differ from the name of the state."""
 
 _NAME_CHARS: Final = (20, 12, 8, 6)
