@@ -4,42 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
 
 from l2rtui.domain.experiments.summary import ExperimentSummary, summarize
-from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
+from l2rtui.tables.summaries import EXPERIMENTS, experiment_document
 from l2rtui.ui.keys.table import KeyContext, bindings
-from l2rtui.ui.overviews.overview import (
-    TREND,
-    Look,
-    Opening,
-    Overview,
-    count_cell,
-    number_cell,
-    return_cell,
-    trend_cell,
-)
+from l2rtui.ui.overviews.overview import Look, Opening, Overview, trend_cell
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.text import Span, TextStyle
-from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
-
-COLUMNS: Final = (
-    TableColumn("name", "experiment", most=40),
-    TableColumn("runs", "runs", most=6, right=True),
-    TableColumn("queued", "queued", most=6, right=True, rank=4),
-    TableColumn("live", "live", most=6, right=True),
-    TableColumn("stalled", "stalled", most=7, right=True),
-    TableColumn("done", "done", most=6, right=True),
-    TableColumn("failed", "failed", most=6, right=True),
-    TableColumn("unknown", "unknown", most=7, right=True, rank=5),
-    TableColumn("return", "return", most=9, right=True),
-    TREND,
-    TableColumn("low", "95% low", most=9, right=True, rank=2, needs="high"),
-    TableColumn("high", "95% high", most=9, right=True, rank=2),
-    TableColumn("best", "best seed", most=9, right=True, rank=3),
-    TableColumn("worst", "worst seed", most=10, right=True, rank=3),
-)
+from l2rtui.ui.widgets.table_model import Row, columns_of, row_of
 
 
 class ExperimentsScreen(Overview):
@@ -63,7 +35,7 @@ class ExperimentsScreen(Overview):
         to_trials: Callable[[str], None],
         filter_text: str = "",
     ) -> None:
-        super().__init__("Experiments", ctx, COLUMNS, filter_text)
+        super().__init__("Experiments", ctx, columns_of(EXPERIMENTS), filter_text)
         self._look = look
         self._to_trials = to_trials
         self._summaries: dict[str, ExperimentSummary] = {}
@@ -121,22 +93,7 @@ def _runs(snapshot: ClusterSnapshot, summary: ExperimentSummary) -> list[RunView
 
 def experiment_row(summary: ExperimentSummary, curves: Iterable[Sequence[float]] = ()) -> Row:
     """Make the row of an experiment; ``curves`` are the newest returns of its runs."""
-    best, worst = (summary.best_seed, summary.worst_seed) if summary.runs > 1 else (None, None)
-    return make_row(
-        summary.title,
-        (Span(sanitize(summary.title), TextStyle.STRONG), summary.title),
-        count_cell(summary.runs),
-        count_cell(summary.queued, TextStyle.WAIT),
-        count_cell(summary.live, TextStyle.OK),
-        count_cell(summary.stalled, TextStyle.BAD),
-        count_cell(summary.done),
-        count_cell(summary.failed, TextStyle.BAD),
-        count_cell(summary.unknown, TextStyle.WARN),
-        return_cell(summary.mean_return, TextStyle.STRONG),
-        trend_cell(curves, summary.mean_return),
-        return_cell(summary.low),
-        return_cell(summary.high),
-        number_cell(best, str(best)),
-        number_cell(worst, str(worst)),
-        is_fault=summary.is_fault,
-    )
+    # The JSON has no number of runs in an unknown state: its fields are stable.
+    document = experiment_document(summary) | {"unknown": summary.unknown}
+    trend = trend_cell(curves, summary.mean_return)
+    return row_of(EXPERIMENTS, summary.title, document, is_fault=summary.is_fault, trend=trend)
