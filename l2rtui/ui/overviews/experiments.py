@@ -1,4 +1,7 @@
-"""Experiments: one row each, over its seeds; opens into its runs, its trials, or its charts."""
+"""Experiments, and the trials of a sweep: one row each, over its seeds.
+
+An experiment opens into its runs or trials, a trial into its runs; both open into their charts.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,89 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from l2rtui.domain.experiments.summary import ExperimentSummary, summarize
+from l2rtui.domain.experiments.trial_results import TrialResult, TrialRun, trial_results
+from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
-from l2rtui.tables.summaries import EXPERIMENTS, experiment_document
+from l2rtui.tables.column import View
+from l2rtui.tables.summaries import EXPERIMENTS, experiment_document, is_faulty, trial_name, trials
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.overviews.overview import Look, Opening, Overview, trend_cell
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.widgets.table_model import Row, columns_of, row_of
+
+
+class SweepScreen(Overview):
+    """All trials of one sweep, of ended and of existing runs.
+
+    Args:
+        look: Returns the newest data of the app.
+        experiment: Name of the sweep.
+    """
+
+    KEY_CONTEXT = KeyContext.EXPERIMENT
+    BINDINGS = bindings(KEY_CONTEXT)
+    ROW_ACTIONS = frozenset(("charts",))
+    ROW_HINTS = ("enter runs", "space mark", ". , sort")
+    _subject = "the trials"
+
+    def __init__(self, ctx: AppContext, look: Callable[[], Look], experiment: str) -> None:
+        super().__init__(f"Sweep {sanitize(experiment)}", ctx, columns_of(trials(())))
+        self._look = look
+        self._experiment = experiment
+        self._past: tuple[ClusterSnapshot, list[TrialRun]] | None = None
+        self._charts.is_grouped = True
+
+    async def _load(self) -> None:
+        from l2rtui.services.sweeps.results import past_trial_runs
+
+        look = self._look()
+        # The history is read again only after a run has come or gone.
+        if self._past is None or self._past[0].runs is not look.snapshot.runs:
+            past = await asyncio.to_thread(past_trial_runs, look.snapshot, self._experiment)
+            self._past = look.snapshot, past
+        states = {result.run: result for result in look.results}
+        runs = list(self._past[1])
+        curves: dict[int, list[Sequence[float]]] = {}
+        for run in self._runs_of(set()):
+            result, metrics = states.get(run.name), look.metrics.get(run.uid)
+            if run.trial is None or result is None:
+                continue
+            figures = (
+                (result.latest_return, max(metrics.returns, default=None), metrics.env_steps) if metrics else ()
+            )
+            state = "queued" if result.is_queued else str(result.state)
+            runs.append(TrialRun(run.name, run.trial, run.seed, state, *figures))
+            curves.setdefault(run.trial.number, []).append(metrics.returns if metrics else ())
+        results = trial_results(runs)
+        if self.is_attached:
+            view = trials(results)
+            self._table.set_columns(columns_of(view))
+            rows = [trial_row(view, result, curves.get(result.trial.number, ())) for result in results]
+            self._show_rows(rows, empty=f"{self._experiment} is no sweep: `sweep:` in a spec makes trials.")
+
+    @property
+    def _snapshot(self) -> ClusterSnapshot:
+        return self._look().snapshot
+
+    def _runs_of(self, keys: set[str]) -> list[RunView]:
+        """Return the existing runs of trials; without keys, of all trials."""
+        own = (run for run in self._snapshot.runs.values() if run.experiment == self._experiment)
+        return [run for run in own if not keys or (run.trial is not None and f"t{run.trial.number}" in keys)]
+
+    @property
+    def _command_line(self) -> str:
+        return self._ctx.command_line(("sweep", self._experiment))
+
+    def action_charts(self) -> None:
+        """Show the curves of the trial: the mean over its seeds, with their spread."""
+        if key := self._table.cursor_key:
+            self.dismiss(Opening(key, is_charts=True))
+
+
+def trial_row(view: View[TrialResult], result: TrialResult, curves: Iterable[Sequence[float]]) -> Row:
+    """Make the row of a trial; ``curves`` are the newest returns of its runs."""
+    trend = trend_cell(curves, result.mean_return)
+    return row_of(view, trial_name(result), result, is_fault=is_faulty(result), trend=trend)
 
 
 class ExperimentsScreen(Overview):
