@@ -19,12 +19,13 @@ from l2rtui.domain.quantity import format_bytes
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError
 from l2rtui.services import images
+from l2rtui.tables.column import TableColumn
 from l2rtui.ui.dialogs.list_dialog import ListDialog
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.text import NOTHING, Line, Span, TextStyle
 from l2rtui.ui.widgets.prompt_input import PromptInput
-from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
+from l2rtui.ui.widgets.table_model import Row, make_row
 
 COLUMNS: Final = (
     TableColumn("image", "image", most=60),
@@ -66,7 +67,7 @@ class ImagesScreen(ListDialog[None]):
             return
         finally:
             await engine.close()
-        if self.is_attached:
+        if self.is_open:
             self._show_rows([_row(image) for image in images_here], empty="None was built here.")
 
     @property
@@ -132,7 +133,7 @@ class ImagesScreen(ListDialog[None]):
         """Show a step on a separate line; an update of numbers replaces the last line until the next report."""
         if is_step:
             self._steps.append(text)
-        if self.is_attached:
+        if self.is_open:
             steps = [*self._steps] if is_step else [*self._steps, text]
             room = max(_MIN_STEPS, self.app.size.height // _ROWS_A_STEP)
             lines: list[Line] = [(Span(sanitize(line), TextStyle.DIM),) for line in steps[-room:]]
@@ -140,7 +141,7 @@ class ImagesScreen(ListDialog[None]):
 
     def _ended(self, sentence: str) -> None:
         self._ctx.background.say(f"{sentence}.")
-        if self.is_attached:
+        if self.is_open:
             self._progress(sentence, is_step=True)
             self.action_again()
 

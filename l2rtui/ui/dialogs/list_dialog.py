@@ -13,12 +13,13 @@ from textual.widgets import Input, Static
 
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError
+from l2rtui.tables.column import TableColumn
 from l2rtui.ui.dialogs.dialog import Answer, Dialog
 from l2rtui.ui.keys.table import KeyContext
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.text import Line, Span, TextStyle, flow
 from l2rtui.ui.widgets.prompt_input import PromptInput
-from l2rtui.ui.widgets.table_model import Row, TableColumn
+from l2rtui.ui.widgets.table_model import Row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 
@@ -156,7 +157,7 @@ class ListDialog(Dialog[Answer]):
 
     def _show_progress(self, text: str, *, is_step: bool = True) -> None:  # noqa: ARG002  (a screen shows each)
         # Transfers outlive the dialog, and report to it only while it is attached.
-        if self.is_attached:
+        if self.is_open:
             self.show("progress", [(Span(sanitize(text), TextStyle.ACCENT),)] if text else [])
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002  (Textual's)

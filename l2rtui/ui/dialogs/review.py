@@ -22,6 +22,7 @@ from l2rtui.domain.workload import SetSpec
 from l2rtui.errors import L2RError
 from l2rtui.services import launcher
 from l2rtui.services.queue.submission import Submissions, divide, may_wait, submit
+from l2rtui.tables.column import TableColumn
 from l2rtui.ui.dialogs.body import REST, TakesRest
 from l2rtui.ui.dialogs.confirm import ConfirmScreen, Question, lines_of
 from l2rtui.ui.dialogs.dialog import Dialog
@@ -30,7 +31,7 @@ from l2rtui.ui.text import QUEUED, Line, Span, TextStyle, hanging, plural, short
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.grid.shape import ZoomLevel
 from l2rtui.ui.widgets.plan_view import PlanView
-from l2rtui.ui.widgets.table_model import TableColumn, make_row
+from l2rtui.ui.widgets.table_model import make_row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 MAX_SUBJECT = 40
@@ -161,7 +162,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
     async def _show_room(self) -> None:
         """Say in one line whether there is room, and show the slots on a map where the screen is high enough."""
         snapshot = await self._ctx.backend.snapshot()
-        if not self.is_attached:
+        if not self.is_open:
             return
         self._num_free = snapshot.ledger.count(SlotState.FREE)
         self._show_capacity()
@@ -184,7 +185,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         from l2rtui.services import images  # with the HTTP client, which most reviews do not need
 
         findings = await images.absent(images.names_in(self._prepared.plan))
-        if findings and self.is_attached:
+        if findings and self.is_open:
             self._prepared = replace(self._prepared, findings=(*self._prepared.findings, *findings))
             self._break_lines()
 
@@ -256,7 +257,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
             self._hint(f"{error}  esc back", TextStyle.BAD)
             return
         self._command = f"{self._command} --queue"
-        if self.is_attached:
+        if self.is_open:
             self.show_command(self._command)
             self._break_lines()
             self._show_runs()
@@ -334,7 +335,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         self.dismiss(tuple(f"{run.spec.name}{QUEUED if run.uid in waiting else ''}" for run in runs))
 
     def _hint(self, text: str, tone: TextStyle) -> None:
-        if self.is_attached:
+        if self.is_open:
             self.show("hint", [(Span(sanitize(text), tone),)])
 
 

@@ -16,6 +16,7 @@ from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.status import Level
 from l2rtui.errors import L2RError
 from l2rtui.services import simulators
+from l2rtui.tables.column import TableColumn
 from l2rtui.ui.dialogs.confirm import Question
 from l2rtui.ui.dialogs.dialog import Dialog
 from l2rtui.ui.dialogs.list_dialog import ListDialog
@@ -27,7 +28,7 @@ from l2rtui.ui.text import NOTHING, Line, Span, TextStyle, count, status_text, s
 from l2rtui.ui.widgets.image_view import CameraImageView
 from l2rtui.ui.widgets.pod_table import simulator_level
 from l2rtui.ui.widgets.prompt_input import PromptInput
-from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
+from l2rtui.ui.widgets.table_model import Row, make_row
 
 COLUMNS: Final = (
     TableColumn("index", "no.", most=4, right=True),
@@ -66,10 +67,10 @@ class SimulatorsScreen(ListDialog[None]):
         try:
             self._simulators = await simulators.status(self._ctx.backend, self._pod)
         except L2RError as error:
-            if self.is_attached:
+            if self.is_open:
                 self._show_error(error)
             return
-        if self.is_attached:
+        if self.is_open:
             rows = [_row(simulator) for simulator in self._simulators]
             self._show_rows(rows, empty="This pod's process drives no simulators now.")
             self._update_texts()
@@ -134,7 +135,7 @@ class SimulatorsScreen(ListDialog[None]):
             else:
                 await simulators.restart(self._ctx.backend, self._pod, simulator.index)
             self._ctx.background.say(f"asked: {what} of {name}")
-            if self.is_attached:
+            if self.is_open:
                 self.action_again()
 
         def begin() -> None:
@@ -189,7 +190,7 @@ class FrameScreen(Dialog[None]):
 
     async def _take(self) -> None:
         self._picture = await simulators.frame(self._ctx.backend, self._pod, self._index)
-        if self.is_attached:
+        if self.is_open:
             self._draw()
 
     def on_resize(self) -> None:

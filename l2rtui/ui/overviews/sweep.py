@@ -74,7 +74,7 @@ class SweepScreen(Overview):
             curves.setdefault(run.trial.number, []).append(metrics.returns if metrics else ())
         results = trial_results(runs)
         paths = list(dict.fromkeys(path for result in results for path in result.trial.settings()))
-        if self.is_attached:
+        if self.is_open:
             # Under their last words, unless two of these are equal.
             names = short_names(paths)
             values = (TableColumn(f"value:{path}", sanitize(names[path]), most=16, right=True) for path in paths)

@@ -14,6 +14,7 @@ from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import Level
 from l2rtui.domain.sweeps.trial import values_text
 from l2rtui.domain.workload import Role
+from l2rtui.tables.column import TableColumn
 from l2rtui.ui.text import (
     GLYPHS,
     NOTHING,
@@ -27,7 +28,7 @@ from l2rtui.ui.text import (
     style_of_level,
 )
 from l2rtui.ui.widgets.grid.legend import letters_of
-from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
+from l2rtui.ui.widgets.table_model import Row, make_row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 TREND_COLUMNS: Final = 12
@@ -63,8 +64,6 @@ _AFTER: Final = (
 )
 
 
-_SAME: Final = ("trial", "values", "seed", "experiment", "owner")
-"""Columns that say nothing while all rows have the same text there."""
 _COMPLETE: Final = (TextStyle.OK, TextStyle.DIM, TextStyle.DONE, TextStyle.PLAIN)
 
 
@@ -73,6 +72,7 @@ class RunTable(VirtualTable):
 
     COLUMNS = (*_BEFORE, *_AFTER)
     EMPTY = "No runs."
+    SAME = ("trial", "values", "seed", "experiment", "owner")
     _KEYS = (
         ("enter", "train the example: the steps are shown first"),
         ("L", "launch another spec: choose it from a list"),
@@ -113,20 +113,11 @@ class RunTable(VirtualTable):
         """Name of the set under the cursor; empty while the cursor is on the whole run."""
         return (self.cursor_cell or "").removeprefix(CELL)
 
-    def fold(self) -> None:
-        """Hide the columns that tell no two rows apart, and the sets of which no run misses a pod."""
-        model, rows = self.model, list(self.model.rows.values())
-        muted = set()
-        for number, column in enumerate(model.columns):
-            if column.is_cell:
-                is_muted = all(row.cells[number].style in _COMPLETE for row in rows)
-            else:
-                is_muted = column.key in _SAME and len({row.cells[number].text for row in rows}) < 2
-            if is_muted:
-                muted.add(column.key)
-        if muted != model.muted:
-            model.muted = frozenset(muted)
-            self.refresh()
+    def is_column_empty(self, number: int, column: TableColumn, rows: Sequence[Row]) -> bool:
+        """True also for a set of which no run misses a pod, and for seed or owner of the only run."""
+        if column.is_cell:
+            return all(row.cells[number].style in _COMPLETE for row in rows)
+        return super().is_column_empty(number, column, rows) or (column.key in self.SAME and len(rows) == 1)
 
 
 class RunRows:
@@ -248,7 +239,7 @@ def run_row(
         (Span(sanitize(run.name), TextStyle.STRONG), run.name),
         (Span(*letter), letter[0]),
         (Span(status_text(sanitize(status.word), status.level), style_of_level(status.level)), status.word),
-        (Span(status_text(learning.state, learning.level), style_of_level(learning.level)), learning.state),
+        (Span(status_text(learning.word, learning.level), style_of_level(learning.level)), learning.word),
         reported_return,
         # The trend sorts by the return as well.
         (Span(sparkline(metrics.returns, TREND_COLUMNS) if metrics else "", TextStyle.ACCENT), reported_return[1]),
