@@ -176,6 +176,19 @@ def test_training_goes_on_when_a_rank_is_killed(
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.timeout(400)
+def test_ranks_end_with_the_process_that_started_them(run: RunUnderTest, wait_until: Callable[..., Any]) -> None:
+    run.settings = {**OWN, "devices": 2}
+    learner = run.start("learner")
+    wait_until(lambda: "learner of CartPole-v1 ready" in learner.text(), "ranks", seconds=120.0, log=learner)
+    ranks = ranks_of(learner)
+    assert sorted(ranks) == ["0", "1"]
+    learner.process.kill()
+    wait_until(lambda: not any(rank.is_running() for rank in ranks.values()), "their end", seconds=60.0)
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("algorithm", ["ppo", "impala"])
 def test_a_run_resumes_on_another_number_of_ranks(run: RunUnderTest, algorithm: str) -> None:
     for updates, devices in ((3, 1), (6, 4), (9, 2)):
