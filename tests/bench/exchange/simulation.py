@@ -374,9 +374,7 @@ def main(arguments: list[str]) -> None:
         f"{1e6 * costs.connection:.0f} us a second for a connection"
     )
     for rate, wake, delay in costs.waits[1:]:
-        print(
-            f"at {rate:.0f} messages a second {1e3 * wake:.1f} ms until the thread runs, {1e3 * delay:.1f} ms one way"
-        )
+        print(f"at {rate:.0f} messages/s {1e3 * wake:.1f} ms until the thread runs, {1e3 * delay:.1f} ms one way")
     print(
         f"{'workers':>22} {'CPU':>6} {'segments':>9} {'turns':>6} {'latency':>8} "
         f"{'95 %':>7} {'news':>6} {'back':>6}"
