@@ -71,7 +71,7 @@ SHUTDOWN_SECONDS: Final = 15
 WAIT_SECONDS: Final = 30.0
 """Interval at which rank 0 tells the others that it has no data yet; well below `GROUP_SECONDS`."""
 LOOPBACK: Final = "127.0.0.1"
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 15.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 5.0
 GOOD_SECONDS: Final = 60.0
 """A start that lasted longer than this begins a new series of pauses."""
 _GENERATOR: Final = "generator"
