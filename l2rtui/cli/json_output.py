@@ -20,11 +20,9 @@ from l2rtui.domain.sweeps.trial import trial_document
 
 if TYPE_CHECKING:
     from l2rtui.domain.exchange.topology import Topology
-    from l2rtui.domain.experiments.summary import ExperimentSummary
     from l2rtui.domain.log import LogLine
     from l2rtui.domain.metrics import ExchangeFigures, RunMetrics
     from l2rtui.domain.node import GpuShare, Node
-    from l2rtui.domain.owners.holdings import Holding
     from l2rtui.domain.plan import LaunchPlan, PodPlan, RunPlan, ScalePlan
     from l2rtui.domain.preflight import Finding
     from l2rtui.domain.queue.tickets import Ticket
@@ -255,28 +253,6 @@ def run_document(run: RunView, snapshot: ClusterSnapshot, learning: LearningStat
         },
         **learning_document(learning),
         **_context(run),
-    }
-
-
-def experiment_document(summary: ExperimentSummary) -> dict[str, Any]:
-    """One experiment over its seeds."""
-    return asdict(summary) | {"title": summary.title, "repeated_seeds": list(summary.repeated_seeds)}
-
-
-def owner_document(holding: Holding, gpu_hours: float | None) -> dict[str, Any]:
-    """Slots and GPUs of one owner in one project; GPU-hours are summed over all projects of the owner."""
-    return {
-        "owner": holding.owner or None,
-        "project": holding.project or None,
-        "pods": holding.pods,
-        "runs": holding.runs,
-        "slots": holding.slots,
-        "cpu_slots": holding.cpu_slots,
-        "gpus": holding.gpus,
-        "idle_gpus": holding.idle_gpus,
-        "unknown_gpus": holding.unknown_gpus,
-        "idle": [{**asdict(gpu), "pods": list(gpu.pods)} for gpu in holding.idle],
-        "gpu_hours": None if gpu_hours is None else round(gpu_hours, 3),
     }
 
 

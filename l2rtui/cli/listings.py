@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.cli import json_output, table_output
-from l2rtui.cli.output import Document, View
 from l2rtui.domain.snapshot import ClusterSnapshot
+from l2rtui.tables import summaries
+from l2rtui.tables.column import Document, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +190,8 @@ def _experiment_documents(snapshot: ClusterSnapshot) -> list[Document]:
 
     runs = snapshot.runs.values()
     states = ((run, learning_state(run, snapshot.pods_of(run.name), NO_REPORTS, run.created)) for run in runs)
-    summaries = summarize(seed_result(run, state, None) for run, state in states)
-    return [json_output.experiment_document(summary) for summary in summaries]
+    rows = summarize(seed_result(run, state, None) for run, state in states)
+    return [summaries.experiment_document(row) for row in rows]
 
 
 _COUNTED_STATES = ("queued", "live", "stalled", "done", "failed")
@@ -198,7 +199,7 @@ _COUNTED_STATES = ("queued", "live", "stalled", "done", "failed")
 
 EXPERIMENTS = Listing(
     "experiment",
-    table_output.EXPERIMENTS,
+    summaries.EXPERIMENTS,
     "title",
     _experiment_documents,
     lambda _: lambda document: (document["experiment"],),

@@ -8,69 +8,24 @@ and never with NO_COLOR.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, TextIO
 
 from l2rtui.domain.sanitize import HIDDEN, sanitize
 from l2rtui.domain.status import Level
-
-Document = Mapping[str, Any]
-"""One object in its JSON form; ``docs/json.md`` lists the fields."""
+from l2rtui.tables.column import Column, Document, T, View
 
 _NUMBER_WIDTH = 8
 """Width of a column of numbers in a stream, whose later rows are unknown."""
 _FIRST_ROWS = 100
 """Rows that determine the widths of a long table; they are written before the others are made."""
 _COLOURS = {Level.OK: "32", Level.WAIT: "36", Level.WARN: "33", Level.BAD: "31", Level.DONE: "2"}
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column of a table.
-
-    Attributes:
-        header: In capitals.
-        value: Key of the cell in a document, or a function that returns it: text, number, bool or None.
-        is_wide: Shown only with ``-o wide``.
-        is_number: Aligned to the right.
-        level: Colour by meaning; None leaves the cell plain.
-        is_volatile: Differs each time, such as an age: its change is not a change of the object.
-    """
-
-    header: str
-    value: str | Callable[[Document], object]
-    is_wide: bool = False
-    is_number: bool = False
-    level: Callable[[Document], Level | None] | None = None
-    is_volatile: bool = False
-
-    def cell(self, document: Document) -> object:
-        """Return the value of this column in a document."""
-        return document[self.value] if isinstance(self.value, str) else self.value(document)
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """Table layout of documents of one kind: their columns, and their name (key or function) for ``-o name``.
-
-    Attributes:
-        hidden: Returns the cells of columns that only filters see, by the names ``hidden_names``.
-    """
-
-    name: str | Callable[[Document], str]
-    columns: tuple[Column, ...]
-    hidden_names: tuple[str, ...] = ()
-    hidden: Callable[[Document], tuple[str, ...]] | None = None
-
-    def name_of(self, document: Document) -> str:
-        """Return the name of a document."""
-        return str(document[self.name]) if isinstance(self.name, str) else self.name(document)
 
 
 def is_screen(stream: TextIO) -> bool:
@@ -102,61 +57,61 @@ class Output:
         self.is_screen = is_screen(self.stream)
         self._widths: list[int] = []
 
-    def show_all(self, view: View, documents: Sequence[Document]) -> None:
+    def show_all(self, view: View[T], items: Sequence[T]) -> None:
         """Write many objects: a list in JSON and YAML, even for one object or none."""
         if self.form in ("table", "wide"):
-            self._table(view, documents)
+            self._table(view, items)
         elif self.form == "name":
-            self._names(view, documents)
+            self._names(view, items)
         else:
-            self.dump(list(documents))
+            self.dump([view.document(item) for item in items])
 
-    def show_rows(self, view: View, documents: Iterable[Document]) -> int:
+    def show_rows(self, view: View[T], items: Iterable[T]) -> int:
         """Write many objects as they arrive, and return their number; JSON and YAML are one list, at the end.
 
         A table has the widths of its first rows: a longer cell below shifts the rest of its row.
         """
         if self.form in ("json", "yaml"):
-            every = list(documents)
+            every = [view.document(item) for item in items]
             self.dump(every)
             return len(every)
-        rows = iter(documents)
+        rows = iter(items)
         first = list(islice(rows, _FIRST_ROWS))
         if self.form != "name":
             self._header(columns := self._columns(view), _fitting(columns, [_cells(columns, row) for row in first]))
         number = 0
-        for number, document in enumerate(chain(first, rows), 1):
+        for number, item in enumerate(chain(first, rows), 1):
             if self.form == "name":
-                self._names(view, [document])
+                self._names(view, [item])
             else:
-                self._row_of_stream(view, document)
+                self._row_of_stream(view, item)
             if number == len(first):
                 self.stream.flush()
         return number
 
-    def show_one(self, view: View, document: Document) -> None:
+    def show_one(self, view: View[T], item: T) -> None:
         """Write one object: not a list in JSON and YAML."""
         if self.form in ("json", "yaml"):
-            self.dump(document)
+            self.dump(view.document(item))
         else:
-            self.show_all(view, [document])
+            self.show_all(view, [item])
 
-    def start_stream(self, view: View, documents: Sequence[Document]) -> None:
+    def start_stream(self, view: View[T], items: Sequence[T]) -> None:
         """Write the header of an endless table, with the widths of these rows; they are not written."""
-        if self.form in ("table", "wide") and documents:
-            self._open_stream(self._columns(view), documents)
+        if self.form in ("table", "wide") and items:
+            self._open_stream(self._columns(view), items)
 
-    def stream_one(self, view: View, document: Document) -> None:
+    def stream_one(self, view: View[T], item: T) -> None:
         """Write one of an endless series of objects: a line of JSON, a document of YAML, a row of the table."""
         if self.form == "json":
-            self.line(to_json(document, indent=None))
+            self.line(to_json(view.document(item), indent=None))
         elif self.form == "yaml":
             self.line("---")
-            self.dump(document)
+            self.dump(view.document(item))
         elif self.form == "name":
-            self._names(view, [document])
+            self._names(view, [item])
         else:
-            self._row_of_stream(view, document)
+            self._row_of_stream(view, item)
         self.stream.flush()
 
     def dump(self, data: Any) -> None:
@@ -171,60 +126,60 @@ class Output:
         """Write one line that is already safe."""
         print(text, file=self.stream)
 
-    def _names(self, view: View, documents: Iterable[Document]) -> None:
-        for document in documents:
-            self.line(sanitize(view.name_of(document)))
+    def _names(self, view: View[T], items: Iterable[T]) -> None:
+        for item in items:
+            self.line(sanitize(view.name_of(item)))
 
-    def _columns(self, view: View) -> list[Column]:
-        return [column for column in view.columns if self.form == "wide" or not column.is_wide]
+    def _columns(self, view: View[T]) -> list[Column[T]]:
+        return [column for column in view.of_cli if self.form == "wide" or not column.is_wide]
 
-    def stable_cells(self, view: View, document: Document) -> tuple[str, ...]:
+    def stable_cells(self, view: View[T], item: T) -> tuple[str, ...]:
         """Return the cells of a row that reveal a change of its object."""
-        return tuple(cell_text(column.cell(document)) for column in self._columns(view) if not column.is_volatile)
+        return tuple(cell_text(column.cell(item)) for column in self._columns(view) if not column.is_volatile)
 
-    def table_lines(self, view: View, documents: Sequence[Document], limit: int | None = None) -> list[str]:
+    def table_lines(self, view: View[T], items: Sequence[T], limit: int | None = None) -> list[str]:
         """Return a table as lines, header first.
 
         Args:
             limit: Characters of a line, without its colours; longer lines are cut with a sign.
         """
         columns = self._columns(view)
-        rows = [_cells(columns, document) for document in documents]
+        rows = [_cells(columns, item) for item in items]
         widths = _fitting(columns, rows)
         header = self._aligned(columns, widths, [column.header for column in columns], limit=limit)
-        pairs = zip(rows, documents, strict=True)
-        return [header, *(self._aligned(columns, widths, row, document, limit) for row, document in pairs)]
+        pairs = zip(rows, items, strict=True)
+        return [header, *(self._aligned(columns, widths, row, item, limit) for row, item in pairs)]
 
-    def _table(self, view: View, documents: Sequence[Document]) -> None:
-        for line in self.table_lines(view, documents):
+    def _table(self, view: View[T], items: Sequence[T]) -> None:
+        for line in self.table_lines(view, items):
             self.line(line)
 
-    def _row_of_stream(self, view: View, document: Document) -> None:
+    def _row_of_stream(self, view: View[T], item: T) -> None:
         columns = self._columns(view)
         if not self._widths:
-            self._open_stream(columns, [document])
-        self.line(self._aligned(columns, self._widths, _cells(columns, document), document))
+            self._open_stream(columns, [item])
+        self.line(self._aligned(columns, self._widths, _cells(columns, item), item))
 
-    def _open_stream(self, columns: Sequence[Column], documents: Sequence[Document]) -> None:
+    def _open_stream(self, columns: Sequence[Column[T]], items: Sequence[T]) -> None:
         # Later rows are unknown: leave room for growing numbers.
-        rows = [_cells(columns, document) for document in documents]
+        rows = [_cells(columns, item) for item in items]
         widths = [
             max(len(column.header), _NUMBER_WIDTH * column.is_number, 2 + max(len(row[n]) for row in rows))
             for n, column in enumerate(columns)
         ]
         self._header(columns, widths)
 
-    def _header(self, columns: Sequence[Column], widths: list[int]) -> None:
+    def _header(self, columns: Sequence[Column[T]], widths: list[int]) -> None:
         """Write the header of a table whose rows follow one by one."""
         self._widths = widths
         self.line(self._aligned(columns, widths, [column.header for column in columns]))
 
     def _aligned(
         self,
-        columns: Sequence[Column],
+        columns: Sequence[Column[T]],
         widths: Sequence[int],
         row: Sequence[str],
-        document: Document | None = None,
+        item: T | None = None,
         limit: int | None = None,
     ) -> str:
         cells: list[str] = []
@@ -235,8 +190,8 @@ class Output:
             # Aligned, and cut, before it is coloured: escape sequences have a length but no width.
             cell = _cut(text.rjust(width) if column.is_number else text.ljust(width), room)
             room -= width + 2
-            if document is not None and column.level is not None:
-                cell = self.coloured(cell, column.level(document))
+            if item is not None and column.level is not None:
+                cell = self.coloured(cell, column.level(item))
             cells.append(cell)
         return "  ".join(cells).rstrip()
 
@@ -313,11 +268,11 @@ def _columns_of_terminal() -> int:
     return shutil.get_terminal_size().columns
 
 
-def _cells(columns: Sequence[Column], document: Document) -> list[str]:
-    return [cell_text(column.cell(document)) for column in columns]
+def _cells(columns: Sequence[Column[T]], item: T) -> list[str]:
+    return [cell_text(column.cell(item)) for column in columns]
 
 
-def _fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
+def _fitting(columns: Sequence[Column[T]], rows: Sequence[Sequence[str]]) -> list[int]:
     """Return the widths that headers and cells need."""
     return [max([len(column.header), *(len(row[n]) for row in rows)]) for n, column in enumerate(columns)]
 
@@ -357,3 +312,24 @@ def to_yaml(data: Any) -> str:
     import yaml
 
     return yaml.safe_dump(data, sort_keys=False, width=110).rstrip("\n")
+
+
+def csv_rows(documents: Iterable[Document]) -> Iterator[str]:
+    """Yield the lines of a CSV table with the fields of the JSON as its header."""
+    header: Sequence[str] = ()
+    for document in documents:
+        if not header:
+            header = tuple(document)
+            yield _csv_line(header)
+        yield _csv_line([document[name] for name in header])
+
+
+def _csv_line(cells: Iterable[object]) -> str:
+    import csv  # needed only for this form
+
+    file = io.StringIO()
+    # Spreadsheets read a cell with such a first character as a formula, and names of runs come from other users.
+    csv.writer(file, lineterminator="").writerow(
+        f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@") else cell for cell in cells
+    )
+    return file.getvalue()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from l2rtui.cli.argument_parser import nearest
 from l2rtui.cli.listings import Listing
-from l2rtui.cli.output import Document, View, cell_text
+from l2rtui.cli.output import cell_text
 from l2rtui.cli.targets import listed, past_run
 from l2rtui.config import user_name
 from l2rtui.domain.quantity import counted
@@ -19,6 +19,7 @@ from l2rtui.domain.selection.filter_language import compile_filter, misread_colu
 from l2rtui.domain.selection.name_pattern import EXPERIMENT_WORDS, KINDS, is_pattern, matches_any
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import NotFoundError, UsageError
+from l2rtui.tables.column import Document, T, View
 
 
 class RowSelection:
@@ -128,27 +129,27 @@ class RowSelection:
                     yield document[option] or ""
 
 
-def filtered(text: str, view: View, documents: Sequence[Document]) -> list[Document]:
-    """Return the documents whose row passes a filter, in the language of the app's tables.
+def filtered(text: str, view: View[T], items: Sequence[T]) -> list[T]:
+    """Return the objects whose row passes a filter, in the language of the app's tables.
 
     Raises:
         UsageError: the filter uses an unknown column.
     """
-    columns = [*(column_name(column.header) for column in view.columns), *view.hidden_names]
+    columns = [*(column_name(column.header) for column in view.of_cli), *view.hidden_names]
     if problem := misread_columns(text, columns):
         raise UsageError(f"--filter {text!r}: {problem}")
     test = compile_filter(text, columns)
     if test is None:
-        return list(documents)
+        return list(items)
 
-    def passes(document: Document) -> bool:
-        cells = [cell_text(column.cell(document)).casefold() for column in view.columns]
+    def passes(item: T) -> bool:
+        cells = [cell_text(column.cell(item)).casefold() for column in view.of_cli]
         everything = " ".join(cells)
         if view.hidden is not None:
-            cells += map(str.casefold, view.hidden(document))
+            cells += map(str.casefold, view.hidden(item))
         return test(lambda number: cells[number], everything)
 
-    return [document for document in documents if passes(document)]
+    return [item for item in items if passes(item)]
 
 
 def column_name(header: str) -> str:

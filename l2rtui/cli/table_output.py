@@ -8,12 +8,11 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from l2rtui.cli.output import Column, Document, View
-from l2rtui.domain.owners.idle_gpus import IdleTime
 from l2rtui.domain.quantity import age, format_bytes, format_cores
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.selection.gpu_columns import GPU_COLUMNS, gpu_cells
 from l2rtui.domain.status import Level
+from l2rtui.tables.column import Column, Document, View
 
 _SLOT_LEVELS = {
     "free": Level.OK,
@@ -157,12 +156,6 @@ def _slots(document: Document) -> str:
     return " ".join(document["slots"])
 
 
-def _idle_gpus(document: Document) -> str:
-    return " ".join(
-        f"{gpu['node']}/{gpu['gpu']} {IdleTime(gpu['seconds'], gpu['is_least']).text}" for gpu in document["idle"]
-    )
-
-
 def _sets(document: Document) -> str:
     return " ".join(f"{row['set']} {row['ready']}/{row['replicas']}" for row in document["sets"])
 
@@ -289,39 +282,6 @@ RUNS = View(
         Column("SETS", _sets, is_wide=True),
         Column("WHY", "learning_reason", is_wide=True, is_volatile=True),
         Column("WHAT", "message", is_wide=True),
-    ),
-)
-EXPERIMENTS = View(
-    "experiment",
-    (
-        Column("EXPERIMENT", "title"),
-        Column("RUNS", "runs", is_number=True),
-        Column("QUEUED", "queued", is_number=True),
-        Column("LIVE", "live", is_number=True),
-        Column("STALLED", "stalled", is_number=True, level=lambda row: Level.BAD if row["stalled"] else None),
-        Column("DONE", "done", is_number=True),
-        Column("FAILED", "failed", is_number=True, level=lambda row: Level.BAD if row["failed"] else None),
-        Column("RETURN", "mean_return", is_number=True),
-        Column("LOW", "low", is_number=True),
-        Column("HIGH", "high", is_number=True),
-        Column("BEST", "best_seed", is_number=True),
-        Column("WORST", "worst_seed", is_number=True),
-    ),
-)
-OWNERS = View(
-    lambda document: document["owner"] or "unknown",
-    (
-        Column("OWNER", "owner"),
-        Column("PROJECT", "project"),
-        Column("RUNS", "runs", is_number=True),
-        Column("PODS", "pods", is_number=True),
-        Column("GPUS", "gpus", is_number=True),
-        Column("SLOTS", "slots", is_number=True),
-        Column("CPU SLOTS", "cpu_slots", is_number=True),
-        Column("IDLE GPUS", "idle_gpus", is_number=True, level=lambda row: Level.WARN if row["idle"] else None),
-        Column("UNKNOWN", "unknown_gpus", is_number=True),
-        Column("GPU-HOURS", "gpu_hours", is_number=True),
-        Column("IDLE", _idle_gpus, is_wide=True),
     ),
 )
 LAUNCHED = View(

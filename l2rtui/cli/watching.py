@@ -16,12 +16,13 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Protocol
 
-from l2rtui.cli.output import Column, Document, Output, StderrReporter, View
+from l2rtui.cli.output import Output, StderrReporter
 from l2rtui.cli.session import Session
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.errors import BackendError
 from l2rtui.services.monitor import Monitor
+from l2rtui.tables.column import Column, Document, View
 
 _PERIOD_SECONDS = 0.25
 """Pause between two looks at a cluster that changes all the time."""

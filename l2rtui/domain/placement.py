@@ -695,7 +695,7 @@ def _no_room(
     verb = "is" if free == 1 else "are"
     total = f"{free} of {counted(len(slots), kind)} {verb} free for the whole plan{_reserved(slots)}"
     unseen = "" if worker_set.pod.binding is Binding.CPU else _unseen(ledger, nodes)
-    return f"{run.name}/{worker_set.name}: {lacking} ({total}{other}{left_out}{unseen})"
+    return f"{run.name}/{worker_set.name}: {lacking} ({total}{other}{_off(slots)}{left_out}{unseen})"
 
 
 def _lacking_units(part: SetSpec, nodes: Sequence[str], closed: Collection[str], counts: Counts) -> str:
@@ -748,6 +748,14 @@ def _holders(slots: Iterable[Slot]) -> str:
     rest = len(clauses) - _MAX_NAMES
     more = f" and {rest} more {'is' if rest == 1 else 'are'} held" if rest > 0 else ""
     return "".join(f"; {clause}" for clause in clauses[:_MAX_NAMES]) + more
+
+
+def _off(slots: Iterable[Slot]) -> str:
+    """Return a clause on the nodes whose slots are off."""
+    nodes = list(dict.fromkeys(slot.id.node for slot in slots if slot.state is SlotState.OFF))
+    more = f" and {len(nodes) - _MAX_NAMES} more" if len(nodes) > _MAX_NAMES else ""
+    verb = "is" if len(nodes) == 1 else "are"
+    return f"; {', '.join(nodes[:_MAX_NAMES])}{more} {verb} cordoned or not ready" if nodes else ""
 
 
 def _reserved(slots: Iterable[Slot]) -> str:

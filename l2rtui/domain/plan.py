@@ -24,7 +24,6 @@ class StepVerb(StrEnum):
 
     CREATE = "create"
     CLAIM = "claim"
-    DELETE = "delete"
     KEEP = "keep"
 
 

@@ -20,8 +20,6 @@ from runtime.base.limits import LimitNotice
 STATES: Final = ("stalled", "diverged", "failed", "done", "limit")
 LEARNED: Final = "learned="
 """State with a value: ``learned=475`` is reached when the return is at least that high."""
-TARGETS: Final = ("webhook", "mail", "command")
-FORMS: Final = ("slack", "mattermost", "json")
 AFTER_SECONDS: Final = 300.0
 """Default time for which a run must have stalled before an alert."""
 REARM_SECONDS: Final = 600.0
@@ -38,9 +36,9 @@ class AlertRule:
 
     Attributes:
         when: States, of ``STATES`` or ``learned=VALUE``.
-        to: One of ``TARGETS``.
+        to: webhook, mail or command.
         url_from: Variable with the address of the webhook. url_file: File with the address.
-        form: Body of the request, one of ``FORMS``.
+        form: Body of the request, slack, mattermost or json.
         address: Mail address. command: argv, which gets the message as JSON on standard input.
         after_seconds: Time for which a run must have stalled.
     """

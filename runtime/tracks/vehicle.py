@@ -76,11 +76,6 @@ class VehicleParams:
         """Distance between the axles, m."""
         return self.front_axle + self.rear_axle
 
-    @property
-    def max_deceleration(self) -> float:
-        """Deceleration of the brakes on the flat without air resistance, m/s^2."""
-        return min(self.max_brake, self.longitudinal_share * self.friction * GRAVITY)
-
 
 @dataclass(slots=True)
 class VehicleState:

@@ -22,7 +22,7 @@ from l2rtui import config
 from l2rtui.backends.common.train_settings import settings_findings
 from l2rtui.backends.docker import describe as docker_describe
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.actions import leftovers, run_object
+from l2rtui.backends.kubernetes.actions import destroy, run_object
 from l2rtui.backends.kubernetes.api import oidc_storage
 from l2rtui.backends.kubernetes.api.errors import RequestInfo, response_error
 from l2rtui.backends.kubernetes.api.exec_credentials import ExecSource
@@ -31,7 +31,7 @@ from l2rtui.backends.kubernetes.api.structs import ObjectMeta
 from l2rtui.backends.kubernetes.state import node_devices, replica_index
 from l2rtui.backends.local import outside
 from l2rtui.backends.local.paths import StateFolder
-from l2rtui.backends.local.supervision import death_cause, event_log
+from l2rtui.backends.local.supervision import event_log, supervised_pod
 from l2rtui.backends.local.supervision.log_file import LogWriter, final_lines
 from l2rtui.cloud.aws import kubeconfig as aws_kubeconfig
 from l2rtui.cloud.aws import stacks
@@ -119,7 +119,7 @@ def _read_log(data: bytes) -> None:
         (place / "0.taken").write_bytes(data)
         LogWriter(place, 0, 1 << 20).close()
         (place / "1.log").write_bytes(data)
-        death_cause.cause_of(1, final_lines(place / "1.log"), has_oom_kill=False)
+        supervised_pod.cause_of(1, final_lines(place / "1.log"), has_oom_kill=False)
         event_log.read_events(place / "1.log")
 
 
@@ -219,7 +219,7 @@ def _read_map(data: bytes) -> None:
     with contextlib.suppress(L2RError):
         run_object.decode_spec(document)
     run_object.planned_places(document)
-    leftovers.results_location(text)
+    destroy.results_location(text)
     meta = ObjectMeta(annotations={labels.SEATS: text, labels.HAMI_NODE: text})
     replica_index.read_planned_replicas(meta)
     list(node_devices._uuids(meta))

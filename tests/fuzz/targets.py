@@ -39,8 +39,8 @@ from l2rtui.backends.kubernetes.api.structs import (
 from l2rtui.backends.kubernetes.state import dcgm
 from l2rtui.backends.kubernetes.state.joiner import Joiner
 from l2rtui.backends.kubernetes.state.node_devices import SlotRule
-from l2rtui.backends.kubernetes.storage import transfer, volume_files
-from l2rtui.backends.kubernetes.streams.log_lines import StampParser
+from l2rtui.backends.kubernetes.storage import volume_files
+from l2rtui.backends.kubernetes.streams.logs import StampParser
 from l2rtui.cloud.aws.cluster_spec import load_cluster
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError
@@ -203,7 +203,7 @@ def _unpack(data: bytes) -> None:
 
 def _unpack_volume(data: bytes) -> None:
     with tempfile.TemporaryDirectory(dir=folder()) as target:
-        transfer.unpack(io.BytesIO(data), {name: Path(target) / name[2:] for name in ("./a", "./b", "./c")})
+        volume_files.unpack(io.BytesIO(data), {name: Path(target) / name[2:] for name in ("./a", "./b", "./c")})
 
 
 def _read_listing(data: bytes) -> None:

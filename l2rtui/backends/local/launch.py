@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import socket
 import time
 from collections.abc import AsyncIterator, Sequence
 from uuid import uuid4
@@ -15,18 +16,60 @@ from l2rtui.backends.common import workdirs
 from l2rtui.backends.common.node_info import node_name
 from l2rtui.backends.common.refusals import pod_exists, run_exists
 from l2rtui.backends.common.slot_check import refuse_taken_slots
-from l2rtui.backends.local import peer_env, ports, process_scan, run_folders, state_files, volumes
+from l2rtui.backends.local import peer_env, process_scan, run_folders, state_files, volumes
 from l2rtui.backends.local.environment import working_folder
 from l2rtui.backends.local.paths import STAGED, RunFolder, StateFolder
+from l2rtui.backends.local.peer_env import LOOPBACK
 from l2rtui.backends.local.records import DesiredPod, RunRecord
 from l2rtui.backends.local.supervision import client
 from l2rtui.config import Settings
 from l2rtui.domain.plan import LaunchPlan, PlanStep, PodPlan, RunPlan, ScalePlan, StepDone
 from l2rtui.domain.snapshot import ClusterSnapshot
-from l2rtui.domain.workload import name_problem
+from l2rtui.domain.workload import name_problem, pod_name
 from l2rtui.errors import BackendError, RefusedError
 
+_PORTS = range(20_000, 30_000)
+"""Below the ephemeral ports (from 32768 on Linux), which the system gives to any program."""
 _FIRST_START_SECONDS = 30.0
+
+
+def in_use(root: StateFolder) -> set[int]:
+    """Return the ports of other runs, whether or not a process listens there now; call it with the lock held."""
+    used: set[int] = set()
+    # Includes ports whose process is down: after its restart peers must find it at the same port.
+    for path in root.runs.glob("*/run.json"):
+        if record := state_files.read_valid(path, RunRecord):  # otherwise removed, or reported elsewhere
+            used.update(record.ports.values())
+    return used
+
+
+def choose(run: RunPlan, used: set[int]) -> dict[str, int]:
+    """Choose a port for each replica that others find by name; the key is the name of its pod.
+
+    Raises:
+        OSError: No port is free.
+    """
+    chosen: dict[str, int] = {}
+    for spec in run.spec.sets:
+        for index in range(spec.replicas if spec.port else 0):
+            chosen[pod_name(run.spec.name, spec.name, index)] = _free_port(used | set(chosen.values()))
+    return chosen
+
+
+def _free_port(used: set[int]) -> int:
+    # From a random start: a concurrent launch of another state folder then rarely tries the same port.
+    first = secrets.randbelow(len(_PORTS))
+    for step in range(len(_PORTS)):
+        port = _PORTS[(first + step) % len(_PORTS)]
+        if port in used:
+            continue
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            try:
+                probe.bind((LOOPBACK, port))
+            except OSError:  # in use
+                continue
+        return port
+    raise OSError(f"no TCP port from {_PORTS.start} to {_PORTS.stop - 1} is free")
 
 
 async def write_records(root: StateFolder, settings: Settings, plan: LaunchPlan, snapshot: ClusterSnapshot) -> None:
@@ -125,9 +168,9 @@ async def _first_start(folder: RunFolder, pod: PodPlan, step: PlanStep) -> StepD
 def _write_all(root: StateFolder, settings: Settings, runs: Sequence[RunPlan]) -> None:
     written: list[RunFolder] = []
     try:
-        used_ports = ports.in_use(root)
+        used_ports = in_use(root)
         for run in runs:
-            run_ports = ports.choose(run, used_ports)
+            run_ports = choose(run, used_ports)
             used_ports |= set(run_ports.values())
             _write(root, settings, run, run_ports)
             written.append(root.run(run.spec.name))

@@ -1,4 +1,4 @@
-"""Preflight checks of plans on this machine, its diagnosis, and leaks of deleted runs."""
+"""Preflight checks of plans on this machine and its GPUs, its diagnosis, and leaks of deleted runs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,12 +26,12 @@ from l2rtui.backends.local.environment import (
     is_own,
     working_folder,
 )
-from l2rtui.backends.local.gpu_check import check_gpus
 from l2rtui.backends.local.node_reader import NodeReading
 from l2rtui.backends.local.paths import REMOVED, STAGED, StateFolder
 from l2rtui.backends.local.run_store import RunScan
 from l2rtui.backends.local.secret_files import missing
 from l2rtui.backends.local.supervision import client
+from l2rtui.domain.node import Gpu
 from l2rtui.domain.plan import LaunchPlan
 from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.quantity import counted, format_bytes, format_cores
@@ -37,15 +39,63 @@ from l2rtui.domain.receipt import Leak
 from l2rtui.domain.sidecar import sidecar_of
 from l2rtui.domain.workload import Role, RunSpec, SetSpec, Workdir
 from l2rtui.errors import BackendError
-from runtime.base import contract, environments
+from runtime.base import bounded_json, contract, environments
 from runtime.base.installation import install_hint
 
+_TORCH_SECONDS = 60.0
+"""Time limit of importing torch, which takes seconds from a cold disk."""
+# is_available() initialises no context, so it takes no memory of a GPU that others use.
+_PROGRAM = """
+import json, torch
+print(json.dumps([torch.__version__, torch.version.cuda or "", torch.cuda.is_available()]))
+"""
 _RUNTIME_NEEDS = ("torch", "numpy", "gymnasium", "zmq", "safetensors")
 _LOW_DISK_BYTES = 1 << 30
 _STALE_SECONDS = 60.0
 """Age at which a half-made or half-deleted folder counts as a leak: a launch or destroy may still be at work."""
 _CONFIG_SECONDS = 60.0
 """Time limit of `l2r-runtime config`, a process that makes the environment once."""
+
+
+def check_gpus(gpus: tuple[Gpu, ...], driver: str) -> Iterator[Finding]:
+    """Yield the findings of a machine with GPUs. Starts Python with torch, which takes seconds."""
+    models = ", ".join(f"{count} x {model}" for model, count in Counter(gpu.model for gpu in gpus).items())
+    version = f"driver {driver}" if driver else "of a driver that tells no version"
+    yield Finding(Severity.OK, "gpu", f"{counted(len(gpus), 'GPU')}: {models}, {version}")
+    if (finding := torch_finding(_ask_torch())) is not None:
+        yield finding
+
+
+def torch_finding(answer: tuple[str, str, bool] | None) -> Finding | None:
+    """Return the finding for torch's version, its CUDA version (or empty) and whether it finds a GPU."""
+    if answer is None:  # without torch the training runtime is not installed, which has its own finding
+        return None
+    version, cuda, sees = answer
+    if sees:
+        return Finding(Severity.OK, "torch", f"torch {version} computes on GPUs")
+    if not cuda:
+        sentence = f"torch {version} is built without CUDA, so learners compute on the CPU"
+        return Finding(Severity.WARNING, "torch", sentence, "Install a build for CUDA: see pytorch.org.")
+    sentence = f"torch {version} finds no GPU, so learners compute on the CPU"
+    hint = f"It is built for CUDA {cuda}: nvidia-smi shows up to which version the driver goes."
+    return Finding(Severity.WARNING, "torch", sentence, hint)
+
+
+def _ask_torch() -> tuple[str, str, bool] | None:
+    """Query torch in a separate process; None if it cannot be imported or does not respond."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _PROGRAM],
+            env=clean_environ(),
+            capture_output=True,
+            text=True,
+            timeout=_TORCH_SECONDS,
+            check=True,
+        )
+        version, cuda, sees = bounded_json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+    return str(version), str(cuda), bool(sees)
 
 
 def check_plan(root: StateFolder, plan: LaunchPlan) -> tuple[Finding, ...]:

@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from l2rtui.cli.output import Column, View
 from l2rtui.cli.session import Session
 from l2rtui.cloud.artifacts import Artifact, Artifacts
 from l2rtui.domain.quantity import format_bytes
 from l2rtui.errors import EXIT_DONE, UsageError
 from l2rtui.services import artifacts
 from l2rtui.services.transfer_progress import Counter
+from l2rtui.tables.column import Column, View
 
 _LIST = View(
     name=lambda document: f"{document['place']}/{document['name']}",

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from l2rtui.backends.kubernetes.labels import CLAIMS_NAMESPACE
-from l2rtui.cli.output import Column, View
 from l2rtui.cli.session import Session
 from l2rtui.cloud.aws import clusters, kubeconfig, price_list, prices
 from l2rtui.cloud.aws.clients import Cloud
@@ -23,6 +22,7 @@ from l2rtui.cloud.aws.waiters import ClusterChange
 from l2rtui.domain.quantity import counted
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND, UsageError
 from l2rtui.services import addons, journal
+from l2rtui.tables.column import Column, View
 
 STEPS = View("step", (Column("STEP", "step"), Column("WHAT", "what")))
 GROUPS = View(

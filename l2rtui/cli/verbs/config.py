@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from l2rtui.cli import json_output, table_output
-from l2rtui.cli.output import Column, Output, View
+from l2rtui.cli.output import Output
 from l2rtui.cli.session import settings_of
 from l2rtui.config import (
     FILE_ONLY,
@@ -25,6 +25,7 @@ from l2rtui.domain.preflight import Finding, Severity, refusals
 from l2rtui.domain.quantity import counted
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from l2rtui.services import filters
+from l2rtui.tables.column import Column, View
 
 _OWN_CONTEXTS = ("local", "demo", "docker")
 """Names of ``[context.NAME]`` that stand for a backend, not for a context of the kubeconfig."""

@@ -3,92 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from l2rtui.backends.registry import UNSHARED, chosen_backend
-from l2rtui.cli import history_output
 from l2rtui.cli.contexts import contexts_of
-from l2rtui.cli.history_output import csv_rows
-from l2rtui.cli.output import Column, Document, View, cell_text
+from l2rtui.cli.output import cell_text, csv_rows
 from l2rtui.cli.session import Session
 from l2rtui.config import user_name
-from l2rtui.domain.experiments.trial_results import TrialResult
 from l2rtui.domain.history.record import ID_CHARS, HistoryEntry, RunOutcome
 from l2rtui.domain.quantity import counted, utc
 from l2rtui.domain.redact import redact
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.selection.filter_language import compile_filter, misread_columns
 from l2rtui.domain.selection.name_pattern import is_pattern, matches_any
-from l2rtui.domain.sweeps.trial import short_names
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, L2RError, NotFoundError, UsageError
 from l2rtui.services.history.completion import complete_ended, has_open_runs
 from l2rtui.services.history.lookup import bare_experiment, compared, find_entry, find_record, spec_document
 from l2rtui.services.history.store import HistoryFilter, HistoryStore
-
-
-def trial_result_document(result: TrialResult) -> dict[str, Any]:
-    """One trial over its seeds."""
-    return {
-        "trial": result.trial.number,
-        "values": result.trial.settings(),
-        "runs": result.runs,
-        "states": dict(result.states),
-        "mean_return": result.mean_return,
-        "low": result.low,
-        "high": result.high,
-        "best_return": result.best_return,
-        "env_steps": int(result.env_steps),
-    }
-
-
-def sweep_view(documents: Sequence[Document]) -> View:
-    """Return the layout of a table with a column for each swept field."""
-    paths = list(dict.fromkeys(path for document in documents for path in document["values"]))
-    names = short_names(paths)
-    return View(
-        lambda document: f"t{document['trial']}",
-        (
-            Column("TRIAL", lambda document: f"t{document['trial']}"),
-            *(Column(names[path].upper(), _value(path)) for path in paths),
-            Column("MEAN", _figure("mean_return"), is_number=True),
-            Column("LOW", _figure("low"), is_number=True),
-            Column("HIGH", _figure("high"), is_number=True),
-            Column("BEST", _figure("best_return"), is_number=True),
-            Column("STEPS", "env_steps", is_number=True),
-            Column("RUNS", _states),
-        ),
-    )
-
-
-def sweep_csv(documents: Sequence[Document]) -> Iterator[str]:
-    """Yield the lines of a CSV table with a column for each swept field, under its path."""
-    flat = []
-    for document in documents:
-        values = {path: _text(value) for path, value in document["values"].items()}
-        others = {name: value for name, value in document.items() if name not in ("trial", "values", "states")}
-        flat.append({"trial": document["trial"], **values, **others, "states": _states(document)})
-    yield from csv_rows(flat)
-
-
-def _value(path: str) -> Any:
-    return lambda document: _text(document["values"].get(path))
-
-
-def _text(value: object) -> object:
-    """Return a value of a trial as a cell: texts and numbers unchanged, lists and objects as JSON."""
-    return json.dumps(value) if isinstance(value, list | dict) else value
-
-
-def _figure(name: str) -> Any:
-    return lambda document: None if document[name] is None else f"{document[name]:.6g}"
-
-
-def _states(document: Document) -> str:
-    return ", ".join(f"{number} {state}" for state, number in document["states"].items())
-
+from l2rtui.tables import history as history_tables
 
 _LOOK_SECONDS: Final = 10.0
 """Longest wait of a list for ends of runs that were not recorded yet."""
@@ -112,27 +46,26 @@ async def run_history(session: Session) -> int:
             "`l2rtui history export [NAME…] --to mlflow`, or `l2rtui history -o csv`.",
         )
     await _complete(session)
-    documents, number = _selected(session, names), 0
+    entries, number = _selected(session, names), 0
     if session.out.form == "csv":
-        for line in history_output.csv_rows(documents):
+        for line in csv_rows(map(history_tables.history_document, entries)):
             session.out.text(line)
             number += 1
     else:
-        number = session.out.show_rows(history_output.ROWS, documents)
+        number = session.out.show_rows(history_tables.RUNS, entries)
     if not number:
         session.talk.say("The history has no such run." if _narrows(session) and _has_runs() else _EMPTY)
     return EXIT_DONE
 
 
-def _selected(session: Session, names: Sequence[str]) -> Iterator[Document]:
-    """Yield the rows that names and options select, newest first, each as soon as it is read."""
+def _selected(session: Session, names: Sequence[str]) -> Iterator[HistoryEntry]:
+    """Yield the runs that names and options select, newest first, each as soon as it is read."""
     with HistoryStore() as store:
         _say_problem(session, store)
         is_chosen = _filter_of(session)
         for entry in _chosen(session, store, names):
-            document = history_output.history_document(entry)
-            if is_chosen(document):
-                yield document
+            if is_chosen(entry):
+                yield entry
 
 
 async def run_diff(session: Session) -> int:
@@ -143,7 +76,7 @@ async def run_diff(session: Session) -> int:
         first, second = (find_record(store, word, is_here) for word in (session.args.first, session.args.second))
     rows, patch = compared(first, second)
     if session.out.form in ("json", "yaml"):
-        session.out.dump(history_output.difference_document(first.entry, second.entry, rows, patch))
+        session.out.dump(history_tables.difference_document(first.entry, second.entry, rows, patch))
     elif rows or patch:
         # If both are from one place, that would only make the titles longer.
         places = [
@@ -186,15 +119,15 @@ async def run_report(session: Session) -> int:
 async def run_sweep(session: Session) -> int:
     """Print the results of the trials of a sweep, the best first."""
     from l2rtui.services.sweeps.results import sweep_results  # with curves
+    from l2rtui.tables.summaries import trial_cells, trials
 
     await _complete(session)
     results = await sweep_results(session.backend, await session.backend.snapshot(), session.args.experiment)
-    documents = [trial_result_document(result) for result in results]
     if session.out.form == "csv":
-        for line in sweep_csv(documents):
+        for line in csv_rows(trial_cells(results)):
             session.out.text(line)
     else:
-        session.out.show_all(sweep_view(documents), documents)
+        session.out.show_all(trials(results), results)
     return EXIT_DONE
 
 
@@ -316,9 +249,9 @@ def _state(word: str) -> RunOutcome:
         raise UsageError(f"{word!r} is not a state of the history.", f"They are {', '.join(RunOutcome)}.") from None
 
 
-def _filter_of(session: Session) -> Callable[[Document], bool]:
-    """Return the test of the option --filter on a row."""
-    text, columns = session.args.filter, history_output.ROWS.columns
+def _filter_of(session: Session) -> Callable[[HistoryEntry], bool]:
+    """Return the test of the option --filter on a run."""
+    text, columns = session.args.filter, history_tables.RUNS.of_cli
     names = [column.header.casefold() for column in columns]
     test = compile_filter(text, names)
     if test is None:
@@ -326,8 +259,8 @@ def _filter_of(session: Session) -> Callable[[Document], bool]:
     if problem := misread_columns(text, names):
         session.talk.say(problem)
 
-    def passes(document: Document) -> bool:
-        cells = [cell_text(column.cell(document)).casefold() for column in columns]
+    def passes(entry: HistoryEntry) -> bool:
+        cells = [cell_text(column.cell(entry)).casefold() for column in columns]
         return test(cells.__getitem__, " ".join(cells))
 
     return passes
@@ -339,7 +272,7 @@ async def _show(session: Session, word: str) -> int:
     with HistoryStore() as store:
         record = find_record(store, word, _is_here(session))
     if session.out.form in ("json", "yaml"):
-        session.out.dump(history_output.record_document(record, spec_document(record)))
+        session.out.dump(history_tables.record_document(record, spec_document(record)))
         return EXIT_DONE
     from l2rtui.services.history.description import record_lines
 
@@ -353,14 +286,14 @@ async def _export(session: Session, names: Sequence[str]) -> int:
     from l2rtui.services.history.exports.trackers import Tracker, export_runs
 
     await _complete(session)
-    documents = list(_selected(session, names))
-    if not documents:
+    entries = list(_selected(session, names))
+    if not entries:
         session.talk.say("The history has no such run.")
         return EXIT_DONE
 
     def export() -> tuple[str, list[str], list[str]]:
         with HistoryStore() as store:
-            records = (store.get(document["run_id"]) for document in reversed(documents))
+            records = (store.get(entry.run_id) for entry in reversed(entries))
             return export_runs(Tracker(session.args.to), records, session.args.project)
 
     place, written, present = await asyncio.to_thread(export)

@@ -10,7 +10,7 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from l2rtui.cli.output import Column, View, can_ask
+from l2rtui.cli.output import can_ask
 from l2rtui.cli.session import Session
 from l2rtui.cloud.images.credentials import Login
 from l2rtui.cloud.images.engine import ImageEngine
@@ -18,6 +18,7 @@ from l2rtui.domain.imageref import ImageRef, ecr_region, parse_image
 from l2rtui.domain.quantity import format_bytes
 from l2rtui.errors import EXIT_DONE, UsageError
 from l2rtui.services import images
+from l2rtui.tables.column import Column, View
 
 _HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?")
 

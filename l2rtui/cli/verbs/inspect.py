@@ -8,7 +8,6 @@ from typing import Any
 
 from l2rtui.backends.base import Inspector
 from l2rtui.cli import json_output
-from l2rtui.cli.output import Column, View
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import listed, one_pod
 from l2rtui.domain.event import KubeEvent
@@ -20,6 +19,7 @@ from l2rtui.domain.status import Level
 from l2rtui.errors import EXIT_DONE, BackendError, UsageError
 from l2rtui.services.learning import run_learning
 from l2rtui.services.port_forwards import PortForward, carry, open_forwards
+from l2rtui.tables.column import Column, View
 
 _EVENTS = View(
     "object",

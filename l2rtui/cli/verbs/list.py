@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from l2rtui.cli import json_output, table_output
 from l2rtui.cli.listings import EXPERIMENTS, NODES, PODS, RUNS, SLOTS, Listing
-from l2rtui.cli.output import Document
 from l2rtui.cli.selection import RowSelection, filtered
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import listed
@@ -20,6 +19,8 @@ from l2rtui.domain.node import natural_key
 from l2rtui.domain.selection.gpu_columns import about_gpu
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND
+from l2rtui.tables.column import Document
+from l2rtui.tables.summaries import experiment_document
 
 if TYPE_CHECKING:
     from l2rtui.domain.preflight import Finding
@@ -182,7 +183,7 @@ class _ExperimentLister(_Lister):
         names = {document["experiment"] for document in documents}
         runs = [run for run in snapshot.runs.values() if run.experiment in names]
         summaries = await experiments(self._reader, snapshot, runs, time.time())
-        self.candidates = [json_output.experiment_document(summary) for summary in summaries]
+        self.candidates = [experiment_document(summary) for summary in summaries]
         chosen = self.filtered(self.candidates)
         if not self.session.args.watch:
             for document in chosen:

@@ -9,7 +9,7 @@ from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 
 from l2rtui.cli import json_output
-from l2rtui.cli.output import Column, View, to_json
+from l2rtui.cli.output import to_json
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import pods_named
 from l2rtui.domain.log import LogLine, LogQuery
@@ -17,6 +17,7 @@ from l2rtui.domain.quantity import rfc3339
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import EXIT_DONE, UsageError
 from l2rtui.services import logs
+from l2rtui.tables.column import Column, View
 from runtime.base.durations import parse_duration
 
 _PREFIX_COLOURS = ("36", "33", "35", "32", "34", "31")

@@ -11,7 +11,6 @@ from typing import Any
 
 from l2rtui.cli import json_output, table_output
 from l2rtui.cli.listings import RUNS
-from l2rtui.cli.output import Column, Document, View
 from l2rtui.cli.selection import RowSelection, filtered
 from l2rtui.cli.session import Session
 from l2rtui.cli.watching import RepaintedTable
@@ -21,6 +20,7 @@ from l2rtui.domain.selection.name_pattern import is_pattern
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import EXIT_DONE, L2RError, NotFoundError
 from l2rtui.services import job_status, metrics
+from l2rtui.tables.column import Column, Document, View
 
 _AT_ONCE = 8
 """Logs that are read in parallel: hundreds would exhaust an API server's queue for all users."""

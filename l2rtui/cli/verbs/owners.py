@@ -6,9 +6,8 @@ import asyncio
 import time
 from collections.abc import Collection
 
-from l2rtui.cli import json_output, table_output
+from l2rtui.cli import table_output
 from l2rtui.cli.listings import SLOTS
-from l2rtui.cli.output import Document
 from l2rtui.cli.selection import filtered
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import listed
@@ -22,12 +21,14 @@ from l2rtui.errors import EXIT_DONE, EXIT_FAILED, L2RError, UsageError
 from l2rtui.services.owners import looks
 from l2rtui.services.owners.gpu_hours import gpu_hours
 from l2rtui.services.reservations import changes
+from l2rtui.tables.column import Document
+from l2rtui.tables.summaries import OWNERS, OwnerRow
 
 
 async def run_owners(session: Session) -> int:
     """List the slots and GPUs of each owner."""
     args, settings = session.args, session.settings
-    filtered(args.filter, table_output.OWNERS, ())  # a typo must not require a login
+    filtered(args.filter, OWNERS, ())  # a typo must not require a login
     snapshot = await session.backend.snapshot()
     now = time.time()
     place = args.context or context_name({"backend": settings.backend, "context": settings.context})
@@ -41,8 +42,8 @@ async def run_owners(session: Session) -> int:
         session.talk.say(f"warning: GPU-hours are unknown: {error}")
         hours = {}
     rows = holdings(snapshot, idle.long_idle(now, 0.0), now)
-    documents = [json_output.owner_document(row, hours.get(row.owner)) for row in rows]
-    session.out.show_all(table_output.OWNERS, filtered(args.filter, table_output.OWNERS, documents))
+    owners = [OwnerRow(row, hours.get(row.owner)) for row in rows]
+    session.out.show_all(OWNERS, filtered(args.filter, OWNERS, owners))
     return EXIT_DONE
 
 

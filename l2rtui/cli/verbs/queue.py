@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from l2rtui.backends.queue_store import QueueStore
 from l2rtui.cli import json_output, table_output, watching
-from l2rtui.cli.output import Document
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import listed, require_only_named
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, UsageError
 from l2rtui.services.queue import changes
 from l2rtui.services.queue.listing import queue_rows
+from l2rtui.tables.column import Document
 
 _VOLATILE = frozenset({"waits_for"})
 

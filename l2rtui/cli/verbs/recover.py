@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from l2rtui.cli.output import Column, View
 from l2rtui.cli.session import Session
 from l2rtui.domain.quantity import counted
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED
+from l2rtui.tables.column import Column, View
 
 _VIEW = View("run", (Column("RUN", "run"), Column("SUPERVISED", "supervised"), Column("ERROR", "error")))
 

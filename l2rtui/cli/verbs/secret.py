@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from l2rtui.backends.base import SecretStore
-from l2rtui.cli.output import Column, View, can_ask
+from l2rtui.cli.output import can_ask
 from l2rtui.cli.session import Session
 from l2rtui.cli.verbs.image import login_from_terminal
 from l2rtui.cloud.images.credentials import auth_document
@@ -16,6 +16,7 @@ from l2rtui.domain.imageref import ecr_region
 from l2rtui.domain.secret import REGISTRY_KEY, Secret, SecretKind, SecretView
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, UsageError
 from l2rtui.services import images, journal
+from l2rtui.tables.column import Column, View
 
 VIEW = View(
     "secret",

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from l2rtui.cli.output import Column, View, has_colours
+from l2rtui.cli.output import has_colours
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import one_pod, pods_named
 from l2rtui.domain.simulator import Simulator
@@ -19,6 +19,7 @@ from l2rtui.domain.workload import Role
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, L2RError, NotFoundError, UsageError
 from l2rtui.services import simulators
 from l2rtui.services.ownership import refuse_others
+from l2rtui.tables.column import Column, View
 
 _LEVELS = {"ready": None, "starting": Level.WAIT, "stopped": Level.DONE, "lost": Level.WARN, "given up": Level.BAD}
 _AT_ONCE = 16

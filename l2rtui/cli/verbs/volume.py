@@ -12,7 +12,6 @@ from typing import Any
 
 from l2rtui.backends.base import ResultStore, VolumeStore
 from l2rtui.cli.argument_parser import nearest
-from l2rtui.cli.output import Column, View
 from l2rtui.cli.session import Session
 from l2rtui.cli.table_output import format_age
 from l2rtui.cli.targets import listed
@@ -20,6 +19,7 @@ from l2rtui.domain.quantity import counted, format_bytes, rfc3339
 from l2rtui.domain.volume import FileEntry, KeptResult, Volume
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, NotFoundError, RefusedError, UsageError
 from l2rtui.services import volumes
+from l2rtui.tables.column import Column, View
 
 _VOLUMES = View(
     name="name",

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 
 from l2rtui.cli.listings import RUNS
-from l2rtui.cli.output import Column, Document, View
 from l2rtui.cli.selection import RowSelection
 from l2rtui.cli.session import Session
 from l2rtui.cli.table_output import format_age
@@ -19,6 +18,7 @@ from l2rtui.errors import EXIT_DONE, EXIT_OUT_OF_REACH, EXIT_TIMEOUT, NotFoundEr
 from l2rtui.services import metrics
 from l2rtui.services.launcher import SETTLE_SECONDS
 from l2rtui.services.run_waiting import Goal, RunWaiter, Verdict, WaitCondition, WaitOutcome
+from l2rtui.tables.column import Column, Document, View
 
 _LEVELS = {WaitOutcome.REACHED: Level.OK, WaitOutcome.WAITING: Level.WARN, WaitOutcome.OUT_OF_REACH: Level.BAD}
 _VIEW = View(

@@ -19,6 +19,7 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError
 from l2rtui.services import artifacts
 from l2rtui.services.transfer_progress import Counter
+from l2rtui.tables.column import TableColumn
 from l2rtui.ui.dialogs.list_dialog import ListDialog
 from l2rtui.ui.dialogs.volumes import local_path
 from l2rtui.ui.keys import cli_equivalents
@@ -26,7 +27,7 @@ from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.text import NOTHING, Line, Span, TextStyle, count
 from l2rtui.ui.widgets.prompt_input import PromptInput
-from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
+from l2rtui.ui.widgets.table_model import Row, make_row
 
 COLUMNS: Final = (
     TableColumn("checkpoint", "checkpoint", most=40),

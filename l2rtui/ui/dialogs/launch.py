@@ -22,6 +22,7 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError, UsageError
 from l2rtui.services import launcher
 from l2rtui.services.terminal.command_lines import Words
+from l2rtui.tables.column import TableColumn
 from l2rtui.ui.dialogs.dialog import Dialog
 from l2rtui.ui.dialogs.review import show_plan
 from l2rtui.ui.keys.table import KeyContext, bindings
@@ -29,7 +30,7 @@ from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.state.placement_draft import LaunchOptions
 from l2rtui.ui.state.spec_files import SpecFacts, example_specs, facts_of, launch_options, load_spec, preview_of
 from l2rtui.ui.text import NOTHING, Line, Span, TextStyle
-from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
+from l2rtui.ui.widgets.table_model import Row, make_row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 _FIELDS: Final = (

@@ -13,12 +13,13 @@ from textual.widgets import Input, Static
 
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError
+from l2rtui.tables.column import TableColumn
 from l2rtui.ui.dialogs.dialog import Answer, Dialog
 from l2rtui.ui.keys.table import KeyContext
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.text import Line, Span, TextStyle, flow
 from l2rtui.ui.widgets.prompt_input import PromptInput
-from l2rtui.ui.widgets.table_model import Row, TableColumn
+from l2rtui.ui.widgets.table_model import Row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 

@@ -22,6 +22,7 @@ from l2rtui.domain.workload import SetSpec
 from l2rtui.errors import L2RError
 from l2rtui.services import launcher
 from l2rtui.services.queue.submission import Submissions, divide, may_wait, submit
+from l2rtui.tables.column import TableColumn
 from l2rtui.ui.dialogs.body import REST, TakesRest
 from l2rtui.ui.dialogs.confirm import ConfirmScreen, Question, lines_of
 from l2rtui.ui.dialogs.dialog import Dialog
@@ -30,7 +31,7 @@ from l2rtui.ui.text import QUEUED, Line, Span, TextStyle, hanging, plural, short
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.grid.shape import ZoomLevel
 from l2rtui.ui.widgets.plan_view import PlanView
-from l2rtui.ui.widgets.table_model import TableColumn, make_row
+from l2rtui.ui.widgets.table_model import make_row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 MAX_SUBJECT = 40

@@ -16,6 +16,7 @@ from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.status import Level
 from l2rtui.errors import L2RError
 from l2rtui.services import simulators
+from l2rtui.tables.column import TableColumn
 from l2rtui.ui.dialogs.confirm import Question
 from l2rtui.ui.dialogs.dialog import Dialog
 from l2rtui.ui.dialogs.list_dialog import ListDialog
@@ -27,7 +28,7 @@ from l2rtui.ui.text import NOTHING, Line, Span, TextStyle, count, status_text, s
 from l2rtui.ui.widgets.image_view import CameraImageView
 from l2rtui.ui.widgets.pod_table import simulator_level
 from l2rtui.ui.widgets.prompt_input import PromptInput
-from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
+from l2rtui.ui.widgets.table_model import Row, make_row
 
 COLUMNS: Final = (
     TableColumn("index", "no.", most=4, right=True),

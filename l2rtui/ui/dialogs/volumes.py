@@ -22,12 +22,13 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.volume import FileEntry, Volume
 from l2rtui.errors import BackendError, L2RError
 from l2rtui.services import volumes
+from l2rtui.tables.column import TableColumn
 from l2rtui.ui.dialogs.list_dialog import ListDialog
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.text import NOTHING, Line, Span, TextStyle
 from l2rtui.ui.widgets.prompt_input import PromptInput
-from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
+from l2rtui.ui.widgets.table_model import Row, make_row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 VOLUME_COLUMNS: Final = (

@@ -36,7 +36,7 @@ class OverviewActions:
 
     def action_sweep(self, experiment: str = "") -> None:
         """Open the trials of a sweep: by default of the selected run; the chosen one opens into its runs."""
-        from l2rtui.ui.overviews.sweep import SweepScreen
+        from l2rtui.ui.overviews.experiments import SweepScreen
 
         # The command without a name is typed while a run of the sweep is selected.
         run = self._view.selected_run

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from operator import attrgetter
-from typing import Final, TypeVar
+from typing import Final, Generic, ParamSpec, Self, overload
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -25,9 +24,7 @@ from l2rtui.ui.home.filter_actions import FilterActions
 from l2rtui.ui.home.home_view import HomeView
 from l2rtui.ui.home.inspect_actions import InspectActions
 from l2rtui.ui.home.log_actions import LogActions
-from l2rtui.ui.home.navigation import Navigation
 from l2rtui.ui.home.overview_actions import OverviewActions
-from l2rtui.ui.home.pane_sizes import PaneSizes
 from l2rtui.ui.home.pod_actions import PodActions
 from l2rtui.ui.home.reservation_actions import ReservationActions
 from l2rtui.ui.home.run_actions import RunActions
@@ -48,39 +45,29 @@ from l2rtui.ui.widgets.virtual_table import VirtualTable
 SETTLE_SECONDS: Final = 0.15
 """Delay before the log follows the cursor, so that scrolling through a list opens no streams."""
 AGE_SECONDS: Final = 5.0
-S = TypeVar("S")
+P = ParamSpec("P")
 
 
-def performed_by(**parts: type) -> Callable[[type[S]], type[S]]:
-    """Give a screen the ``action_*`` methods of its parts, by attribute of the screen and class of the part.
+class PartAction(Generic[P]):
+    """Action of the screen that one of its parts performs.
 
     Textual looks for the action of a key only on the screen that has the binding.
     """
 
-    def add_actions(screen: type[S]) -> type[S]:
-        for part, owner in parts.items():
-            for name in vars(owner):
-                if name.startswith("action_"):
-                    setattr(screen, name, property(attrgetter(f"{part}.{name}")))
-        return screen
+    def __init__(self, method: Callable[[ClusterScreen], Callable[P, None]]) -> None:
+        self._method = method
 
-    return add_actions
+    @overload
+    def __get__(self, screen: None, owner: type) -> Self: ...
+
+    @overload
+    def __get__(self, screen: ClusterScreen, owner: type) -> Callable[P, None]: ...
+
+    def __get__(self, screen: ClusterScreen | None, owner: type) -> Self | Callable[P, None]:
+        """Return the bound method of the part."""
+        return self if screen is None else self._method(screen)
 
 
-@performed_by(
-    navigation=Navigation,
-    command_line=CommandLine,
-    filters=FilterActions,
-    log_actions=LogActions,
-    run_actions=RunActions,
-    pod_actions=PodActions,
-    inspect_actions=InspectActions,
-    overview_actions=OverviewActions,
-    context_actions=ContextActions,
-    sharing=ViewSharing,
-    reservation_actions=ReservationActions,
-    sizes=PaneSizes,
-)
 class ClusterScreen(Screen[None]):
     """The cluster on one screen: slots, runs, pods, logs.
 
@@ -306,6 +293,71 @@ class ClusterScreen(Screen[None]):
             self.navigation.action_pane(Pane.PODS)
         else:
             self.ctx.background.say(f"No pod holds slot {event.slot}.")
+
+    # --- actions of the parts ----------------------------------------------------------------------------------
+    action_pane = PartAction(lambda screen: screen.navigation.action_pane)
+    action_history = PartAction(lambda screen: screen.navigation.action_history)
+    action_toggle_view = PartAction(lambda screen: screen.navigation.action_toggle_view)
+    action_next_pane = PartAction(lambda screen: screen.navigation.action_next_pane)
+    action_zoom = PartAction(lambda screen: screen.navigation.action_zoom)
+    action_find = PartAction(lambda screen: screen.command_line.action_find)
+    action_command_line = PartAction(lambda screen: screen.command_line.action_command_line)
+    action_ask_log = PartAction(lambda screen: screen.command_line.action_ask_log)
+    action_faults = PartAction(lambda screen: screen.filters.action_faults)
+    action_mine = PartAction(lambda screen: screen.filters.action_mine)
+    action_all_pods = PartAction(lambda screen: screen.filters.action_all_pods)
+    action_view = PartAction(lambda screen: screen.filters.action_view)
+    action_sort_by = PartAction(lambda screen: screen.filters.action_sort_by)
+    action_filter = PartAction(lambda screen: screen.filters.action_filter)
+    action_keep_filter = PartAction(lambda screen: screen.filters.action_keep_filter)
+    action_forget_filter = PartAction(lambda screen: screen.filters.action_forget_filter)
+    action_logs = PartAction(lambda screen: screen.log_actions.action_logs)
+    action_log_of = PartAction(lambda screen: screen.log_actions.action_log_of)
+    action_split = PartAction(lambda screen: screen.log_actions.action_split)
+    action_close_log = PartAction(lambda screen: screen.log_actions.action_close_log)
+    action_previous_log = PartAction(lambda screen: screen.log_actions.action_previous_log)
+    action_log_since = PartAction(lambda screen: screen.log_actions.action_log_since)
+    action_narrow_log = PartAction(lambda screen: screen.log_actions.action_narrow_log)
+    action_save_log = PartAction(lambda screen: screen.log_actions.action_save_log)
+    action_export = PartAction(lambda screen: screen.log_actions.action_export)
+    action_launch = PartAction(lambda screen: screen.run_actions.action_launch)
+    action_place = PartAction(lambda screen: screen.run_actions.action_place)
+    action_kill = PartAction(lambda screen: screen.run_actions.action_kill)
+    action_destroy = PartAction(lambda screen: screen.run_actions.action_destroy)
+    action_relaunch = PartAction(lambda screen: screen.run_actions.action_relaunch)
+    action_gone = PartAction(lambda screen: screen.run_actions.action_gone)
+    action_scale = PartAction(lambda screen: screen.run_actions.action_scale)
+    action_edit = PartAction(lambda screen: screen.run_actions.action_edit)
+    action_cancel = PartAction(lambda screen: screen.run_actions.action_cancel)
+    action_shell = PartAction(lambda screen: screen.pod_actions.action_shell)
+    action_attach = PartAction(lambda screen: screen.pod_actions.action_attach)
+    action_signal = PartAction(lambda screen: screen.pod_actions.action_signal)
+    action_forward = PartAction(lambda screen: screen.pod_actions.action_forward)
+    action_simulators = PartAction(lambda screen: screen.pod_actions.action_simulators)
+    action_detail = PartAction(lambda screen: screen.inspect_actions.action_detail)
+    action_spec = PartAction(lambda screen: screen.inspect_actions.action_spec)
+    action_test_alerts = PartAction(lambda screen: screen.inspect_actions.action_test_alerts)
+    action_forwards = PartAction(lambda screen: screen.inspect_actions.action_forwards)
+    action_journal = PartAction(lambda screen: screen.inspect_actions.action_journal)
+    action_since_left = PartAction(lambda screen: screen.inspect_actions.action_since_left)
+    action_volumes = PartAction(lambda screen: screen.inspect_actions.action_volumes)
+    action_images = PartAction(lambda screen: screen.inspect_actions.action_images)
+    action_artifacts = PartAction(lambda screen: screen.inspect_actions.action_artifacts)
+    action_help = PartAction(lambda screen: screen.inspect_actions.action_help)
+    action_look_again = PartAction(lambda screen: screen.inspect_actions.action_look_again)
+    action_theme = PartAction(lambda screen: screen.inspect_actions.action_theme)
+    action_experiments = PartAction(lambda screen: screen.overview_actions.action_experiments)
+    action_sweep = PartAction(lambda screen: screen.overview_actions.action_sweep)
+    action_owners = PartAction(lambda screen: screen.overview_actions.action_owners)
+    action_past_runs = PartAction(lambda screen: screen.overview_actions.action_past_runs)
+    action_context = PartAction(lambda screen: screen.context_actions.action_context)
+    action_namespaces = PartAction(lambda screen: screen.context_actions.action_namespaces)
+    action_share = PartAction(lambda screen: screen.sharing.action_share)
+    action_reserve = PartAction(lambda screen: screen.reservation_actions.action_reserve)
+    action_unreserve = PartAction(lambda screen: screen.reservation_actions.action_unreserve)
+    action_taller = PartAction(lambda screen: screen.sizes.action_taller)
+    action_wider = PartAction(lambda screen: screen.sizes.action_wider)
+    action_usual_sizes = PartAction(lambda screen: screen.sizes.action_usual_sizes)
 
     # --- actions that concern all parts ------------------------------------------------------------------------
     def action_back(self) -> None:

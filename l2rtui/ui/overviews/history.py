@@ -11,45 +11,23 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from l2rtui.domain.curves.chart import grouped
 from l2rtui.domain.history.record import ID_CHARS, HistoryEntry, RunOutcome
-from l2rtui.domain.quantity import utc
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.domain.workload import numbered
 from l2rtui.errors import L2RError
 from l2rtui.services.curves import MAX_RUNS
 from l2rtui.services.history.endings import recorded_curve
+from l2rtui.tables.history import RUNS
 from l2rtui.ui.dialogs.detail import DetailScreen
 from l2rtui.ui.keys.table import KeyContext, bindings
-from l2rtui.ui.overviews.overview import TREND, Look, Overview, number_cell, return_cell, trend_cell
+from l2rtui.ui.overviews.overview import Look, Overview, trend_cell
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.text import NOTHING, Line, Span, TextStyle, decimal
-from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
+from l2rtui.ui.text import Line, Span, TextStyle
+from l2rtui.ui.widgets.table_model import Row, columns_of, row_of
 
 if TYPE_CHECKING:
     from l2rtui.services.history.store import HistoryStore
 
-COLUMNS: Final = (
-    TableColumn("run", "run", most=40),
-    TableColumn("seed", "seed", most=6, right=True, rank=3),
-    TableColumn("state", "state", most=10),
-    TableColumn("started", "started, UTC", most=16),
-    TableColumn("ended", "ended, UTC", most=16, rank=4),
-    TableColumn("steps", "env steps", most=12, right=True, rank=2),
-    TableColumn("best", "best", most=9, right=True),
-    TableColumn("final", "final", most=9, right=True, rank=5),
-    TREND,
-    TableColumn("revision", "revision", most=11, rank=6),
-    TableColumn("owner", "owner", most=16, rank=7),
-    TableColumn("experiment", "experiment", most=24, rank=8),
-    TableColumn("context", "context", most=20, rank=4),
-)
-_STYLES: Final = {
-    RunOutcome.RUNNING: TextStyle.OK,
-    RunOutcome.DONE: TextStyle.DONE,
-    RunOutcome.FAILED: TextStyle.BAD,
-    RunOutcome.LOST: TextStyle.WARN,
-    RunOutcome.TAKEN_BACK: TextStyle.WARN,
-}
 _FAULTS: Final = (RunOutcome.FAILED, RunOutcome.LOST)
 _DIFF_STYLES: Final = {"+": TextStyle.OK, "-": TextStyle.BAD, "@": TextStyle.ACCENT}
 _PAIR: Final = 2
@@ -69,7 +47,7 @@ class HistoryScreen(Overview):
     _subject = "the history"
 
     def __init__(self, ctx: AppContext, look: Callable[[], Look], filter_text: str = "") -> None:
-        super().__init__("History", ctx, COLUMNS, filter_text)
+        super().__init__("History", ctx, columns_of(RUNS), filter_text)
         self._look = look
         self._state: object = None
         self._is_complete = False
@@ -240,29 +218,8 @@ def _coloured(line: str) -> Line:
 
 def history_row(entry: HistoryEntry, returns: Sequence[float] = ()) -> Row:
     """Make the row of a run; ``returns`` is its recorded curve."""
-    revision = f"{entry.revision[:10]}{'+' if entry.is_dirty else ''}"
-    place = "/".join(filter(None, (entry.context or entry.backend, entry.namespace)))
-    return make_row(
-        entry.run_id,
-        (Span(sanitize(entry.run), TextStyle.STRONG), entry.run),
-        number_cell(entry.seed, str(entry.seed)),
-        (Span(entry.state, _STYLES.get(entry.state, TextStyle.PLAIN)), entry.state),
-        number_cell(entry.started, _minute(entry.started)),
-        number_cell(entry.ended, _minute(entry.ended)),
-        number_cell(entry.env_steps, decimal(entry.env_steps)),
-        return_cell(entry.best_return, TextStyle.STRONG),
-        return_cell(entry.final_return),
-        trend_cell([returns], entry.final_return),
-        *(
-            (Span(sanitize(text) or NOTHING, TextStyle.DIM), text)
-            for text in (revision, entry.owner, entry.experiment, place)
-        ),
-        is_fault=entry.state in _FAULTS,
-    )
-
-
-def _minute(seconds: float | None) -> str:
-    return utc(seconds)[:16]
+    trend = trend_cell([returns], entry.final_return)
+    return row_of(RUNS, entry.run_id, entry, is_fault=entry.state in _FAULTS, trend=trend)
 
 
 # --- the file, in a thread -------------------------------------------------------------------------------------

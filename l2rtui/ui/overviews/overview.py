@@ -21,22 +21,22 @@ from l2rtui.domain.metrics import RunMetrics
 from l2rtui.domain.owners.idle_gpus import DeviceKey, IdleTime
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
+from l2rtui.tables.column import TableColumn
+from l2rtui.tables.summaries import TREND
 from l2rtui.ui.dialogs.list_dialog import ListDialog
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.overviews.chart_content import ChartContent
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.text import NOTHING, Line, Span, TextStyle, decimal, sparkline
+from l2rtui.ui.text import Line, Span, TextStyle, sparkline
 from l2rtui.ui.widgets.charts import ChartView
 from l2rtui.ui.widgets.prompt_input import PromptInput
-from l2rtui.ui.widgets.table_model import Row, TableColumn
+from l2rtui.ui.widgets.table_model import Row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 REFRESH_SECONDS: Final = 2.0
 """Learners write a record every two seconds; the data here change no more often."""
 SETTLE_SECONDS: Final = 0.1
 """Delay before the curves follow the cursor, so that scrolling through a list reads no files."""
-TREND_COLUMNS: Final = 12
-TREND: Final = TableColumn("trend", "over time", most=TREND_COLUMNS, rank=1)
 _QUESTION: Final = "Which rows? Words, or a column: name~racing live>0   enter keep   esc all"
 
 
@@ -207,26 +207,9 @@ class Overview(ListDialog[Opening | None], inherit_bindings=False):
         self.dismiss(Opening(key))
 
 
-def number_cell(value: float | None, text: str, style: TextStyle = TextStyle.PLAIN) -> tuple[Span, float]:
-    """Return a cell and its sort value; an unknown number is dim and sorts below all others."""
-    if value is None:
-        return Span(NOTHING, TextStyle.DIM), float("-inf")
-    return Span(text, style), value
-
-
-def count_cell(value: int, style: TextStyle = TextStyle.PLAIN) -> tuple[Span, float]:
-    """Return the cell of a count, dim if it is zero."""
-    return number_cell(value, str(value), style if value else TextStyle.DIM)
-
-
 def trend_cell(curves: Iterable[Sequence[float]], sort_value: float | None) -> tuple[Span, float]:
     """Return the mean of curves as a sparkline, aligned at their newest points; it sorts by another value."""
     points = zip_longest(*(reversed(curve) for curve in curves))
     means = [fmean(value for value in values if value is not None) for values in points]
     order = float("-inf") if sort_value is None else sort_value
-    return Span(sparkline(means[::-1], TREND_COLUMNS), TextStyle.ACCENT), order
-
-
-def return_cell(value: float | None, style: TextStyle = TextStyle.PLAIN) -> tuple[Span, float]:
-    """Return the cell of a return."""
-    return number_cell(value, decimal(value), style)
+    return Span(sparkline(means[::-1], TREND.most), TextStyle.ACCENT), order

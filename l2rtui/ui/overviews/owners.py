@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Final
 
-from l2rtui.domain.owners.holdings import Holding, holdings
-from l2rtui.domain.sanitize import sanitize
+from l2rtui.domain.owners.holdings import holdings
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import L2RError
+from l2rtui.tables.summaries import OWNERS, OwnerRow
 from l2rtui.ui.keys.table import KeyContext, bindings
-from l2rtui.ui.overviews.overview import Look, Overview, count_cell, number_cell
+from l2rtui.ui.overviews.overview import Look, Overview
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.text import NOTHING, Span, TextStyle, decimal
-from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
-
-COLUMNS: Final = (
-    TableColumn("owner", "owner", most=24),
-    TableColumn("project", "project", most=24, rank=2),
-    TableColumn("runs", "runs", most=6, right=True, rank=4),
-    TableColumn("pods", "pods", most=6, right=True, rank=5),
-    TableColumn("gpus", "GPUs", most=6, right=True),
-    TableColumn("slots", "slots", most=6, right=True),
-    TableColumn("cpu_slots", "CPU slots", most=9, right=True, rank=7),
-    TableColumn("idle", "idle", most=6, right=True),
-    TableColumn("unknown", "unknown", most=7, right=True, rank=6),
-    TableColumn("hours", "GPU-hours", most=10, right=True, rank=3),
-    TableColumn("which", "idle for", most=60, rank=8),
-)
+from l2rtui.ui.widgets.table_model import Row, columns_of, row_of
 
 
 class OwnersScreen(Overview):
@@ -44,7 +28,7 @@ class OwnersScreen(Overview):
     _subject = "the owners"
 
     def __init__(self, ctx: AppContext, look: Callable[[], Look], filter_text: str = "") -> None:
-        super().__init__("Owners", ctx, COLUMNS, filter_text)
+        super().__init__("Owners", ctx, columns_of(OWNERS), filter_text)
         self._look = look
         self._hours: Mapping[str, float] | None = None
 
@@ -53,7 +37,7 @@ class OwnersScreen(Overview):
         now = self._ctx.clock()
         if self._hours is None:
             self._hours = await asyncio.to_thread(_gpu_hours, snapshot, self._ctx.backend.name, now)
-        rows = [owner_row(row, self._hours.get(row.owner)) for row in holdings(snapshot, idle, now)]
+        rows = [owner_row(OwnerRow(row, self._hours.get(row.owner))) for row in holdings(snapshot, idle, now)]
         if self.is_open:
             self._show_rows(rows, empty="Nobody holds a slot.")
 
@@ -82,22 +66,7 @@ def _gpu_hours(snapshot: ClusterSnapshot, backend: str, now: float) -> Mapping[s
         return {}
 
 
-def owner_row(holding: Holding, hours: float | None) -> Row:
+def owner_row(row: OwnerRow) -> Row:
     """Make the row of an owner in one project."""
-    idle = holding.idle_gpus
-    which = "  ".join(f"{gpu.node}/{gpu.gpu} {gpu.time.text}" for gpu in holding.idle)
-    return make_row(
-        f"{holding.owner}/{holding.project}",
-        (Span(sanitize(holding.owner) or NOTHING, TextStyle.STRONG), holding.owner),
-        (Span(sanitize(holding.project) or NOTHING, TextStyle.DIM), holding.project),
-        count_cell(holding.runs),
-        count_cell(holding.pods),
-        count_cell(holding.gpus),
-        count_cell(holding.slots),
-        count_cell(holding.cpu_slots),
-        number_cell(idle, str(idle), TextStyle.WARN if idle else TextStyle.DIM),
-        count_cell(holding.unknown_gpus),
-        number_cell(hours, decimal(hours)),
-        (Span(sanitize(which), TextStyle.WARN), which),
-        is_fault=bool(idle),
-    )
+    holding = row.holding
+    return row_of(OWNERS, f"{holding.owner}/{holding.project}", row, is_fault=bool(holding.idle_gpus))

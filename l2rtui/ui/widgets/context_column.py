@@ -8,8 +8,9 @@ from typing import Any, Final, TypeVar
 from l2rtui.domain.quantity import age
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ContextHealth
+from l2rtui.tables.column import TableColumn
 from l2rtui.ui.text import Span, TextStyle
-from l2rtui.ui.widgets.table_model import Row, TableColumn
+from l2rtui.ui.widgets.table_model import Row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 Cell = tuple[Span, str]

@@ -95,7 +95,7 @@ def about_run(
     """Describe a run: status, the state of its learning with cause and next step, sets, learning progress.
 
     Args:
-        old: Age of the metrics where they say nothing of the present; empty where they do.
+        old: Age of the metrics if they are old; otherwise empty.
         is_single: Only the first line is shown.
     """
     status = run_status(run, pods)

@@ -10,8 +10,9 @@ from l2rtui.domain.node import CPU, Node
 from l2rtui.domain.quantity import format_bytes, format_cores
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.selection.gpu_columns import GPU_COLUMNS, gpu_cells
+from l2rtui.tables.column import TableColumn
 from l2rtui.ui.text import NOTHING, Span, TextStyle, percent
-from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
+from l2rtui.ui.widgets.table_model import Row, make_row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 

@@ -7,8 +7,9 @@ from typing import Final
 
 from l2rtui.domain.plan import PlanStep
 from l2rtui.domain.sanitize import sanitize
+from l2rtui.tables.column import TableColumn
 from l2rtui.ui.text import Span, TextStyle
-from l2rtui.ui.widgets.table_model import Row, TableColumn
+from l2rtui.ui.widgets.table_model import Row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 COLUMNS: Final = (

@@ -12,9 +12,10 @@ from l2rtui.domain.quantity import format_bytes
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView
 from l2rtui.domain.status import Level
+from l2rtui.tables.column import TableColumn
 from l2rtui.ui.state.record_ages import NOT_READ
 from l2rtui.ui.text import NOTHING, Span, TextStyle, count, status_text, style_of_level
-from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
+from l2rtui.ui.widgets.table_model import Row, make_row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 # A slot is ambiguous without its node; most pod names contain the role.
@@ -142,7 +143,7 @@ def pod_row(
     """Make the row of a pod, with cells for these fields of its metric record.
 
     Args:
-        old: Age of the record where it says nothing of the present, or NOT_READ; empty where it does.
+        old: Age of the record if it is old, or NOT_READ; otherwise empty.
         mismatches: Sentences on what does not fit between it and its place.
         share: Its part of the GPUs that it uses, over all of them; None where it is unknown.
     """

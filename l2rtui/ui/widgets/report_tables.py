@@ -5,8 +5,9 @@ from __future__ import annotations
 from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.receipt import Leak
 from l2rtui.domain.sanitize import sanitize
+from l2rtui.tables.column import TableColumn
 from l2rtui.ui.text import NOTHING, Span, TextStyle
-from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
+from l2rtui.ui.widgets.table_model import Row, make_row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 

@@ -14,6 +14,7 @@ from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import Level
 from l2rtui.domain.sweeps.trial import values_text
 from l2rtui.domain.workload import Role
+from l2rtui.tables.column import TableColumn
 from l2rtui.ui.text import (
     GLYPHS,
     NOTHING,
@@ -27,7 +28,7 @@ from l2rtui.ui.text import (
     style_of_level,
 )
 from l2rtui.ui.widgets.grid.legend import letters_of
-from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
+from l2rtui.ui.widgets.table_model import Row, make_row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 TREND_COLUMNS: Final = 12

@@ -12,38 +12,15 @@ from operator import is_
 from typing import Any, Final, TypeVar
 
 from l2rtui.domain.quantity import age
+from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.selection.filter_language import Test, compile_filter, misread_columns
-from l2rtui.ui.text import NOTHING, Line, Span, TextStyle
+from l2rtui.tables.column import Column, T, TableColumn, View
+from l2rtui.ui.text import NOTHING, Line, Span, TextStyle, decimal, style_of_level
 
 SLACK: Final = 3
 """Characters by which a column may stay wider than its widest cell; a past error does not leave a permanent gap."""
 _LEAST_CUT: Final = 8
 S = TypeVar("S")
-
-
-@dataclass(frozen=True, slots=True)
-class TableColumn:
-    """One column of a table.
-
-    Attributes:
-        key: Stable name. title: text of the header.
-        most: Maximum width; longer content is cut.
-        right: Aligned to the right, for numbers.
-        rank: In a narrow table columns of the highest rank are left out first; 0 never is.
-        is_age: The sort value is minus the time of creation; the age is computed when the cell is drawn, so that
-            the passing of time changes no row.
-        needs: Key of a column without which this one is left out, too: half of an interval would mislead.
-        is_cell: The cursor can be on single cells of this column instead of the whole row.
-    """
-
-    key: str
-    title: str
-    most: int = 30
-    right: bool = False
-    rank: int = 0
-    is_age: bool = False
-    needs: str = ""
-    is_cell: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +46,34 @@ def make_row(key: str, *cells: tuple[Span, Any], is_fault: bool = False, hidden:
     """Make a row from pairs of a cell and its sort value."""
     spans, sort = zip(*cells, strict=True)
     return Row(key, spans, sort, is_fault, hidden)
+
+
+def columns_of(view: View[Any]) -> tuple[TableColumn, ...]:
+    """Return the columns of a view that the app shows."""
+    return tuple(column.app for column in view.columns if column.app is not None)
+
+
+def row_of(view: View[T], key: str, item: T, *, is_fault: bool = False, **cells: tuple[Span, Any]) -> Row:
+    """Make the row of an object.
+
+    Args:
+        cells: Cells that the caller has made, with their sort values, by the keys of their columns.
+    """
+    columns = ((column, column.app) for column in view.columns if column.app is not None)
+    pairs = [cells.get(app.key) or _cell_of(column, app, item) for column, app in columns]
+    return make_row(key, *pairs, is_fault=is_fault)
+
+
+def _cell_of(column: Column[T], app: TableColumn, item: T) -> tuple[Span, Any]:
+    """Return the cell of an object and its sort value; an unknown number is dim and sorts below all others."""
+    value: Any = column.of(item)
+    sort = value if app.sort is None else app.sort(item)
+    if value is None:
+        return Span(NOTHING, TextStyle.DIM), float("-inf") if sort is None else sort
+    write: Callable[[Any], str] = app.text or (decimal if isinstance(value, float) else str)
+    level = None if column.level is None else column.level(item)
+    style = TextStyle(app.style) if level is None else style_of_level(level)
+    return Span(sanitize(write(value)) or NOTHING, TextStyle.DIM if app.is_count and not value else style), sort
 
 
 class RowModel:

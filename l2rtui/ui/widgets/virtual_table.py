@@ -19,11 +19,12 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from l2rtui.tables.column import TableColumn
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.text import NOTHING, Line, Span, TextStyle, broken, fit
 from l2rtui.ui.theme import colour
 from l2rtui.ui.widgets.span_renderer import SpanWidget
-from l2rtui.ui.widgets.table_model import Row, RowModel, TableColumn
+from l2rtui.ui.widgets.table_model import Row, RowModel
 
 S = TypeVar("S")
 _GAP = 2

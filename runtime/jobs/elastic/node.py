@@ -9,43 +9,140 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import signal
+import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from types import FrameType
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import torch
 from torch.distributed import DistError
 from torch.distributed.elastic import rendezvous
-from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from runtime.base import contract
 from runtime.base.addresses import keep_to_loopback
+from runtime.base.cli_options import program
 from runtime.base.errors import FailedError, first_line
+from runtime.base.file_lock import try_lock
 from runtime.base.metrics import Console, record
 from runtime.base.signals import Stop
 from runtime.exchange.transport.request_reply import RefusedKeysError, RequestSocket
-from runtime.jobs.elastic import launch
-from runtime.jobs.elastic.node_folder import node_folder
 from runtime.jobs.elastic.plan import ElasticPlan, node_address
-from runtime.jobs.elastic.rendezvous_handler import GivenUpError, RendezvousHandler
+from runtime.jobs.elastic.rendezvous_handler import (
+    BACKEND,
+    GivenUpError,
+    RendezvousHandler,
+    configuration,
+    register,
+)
 from runtime.jobs.elastic.rendezvous_session import RendezvousSession
 from runtime.jobs.elastic.round_state import FAILED, FINISHED, RoundState, StateError
 from runtime.jobs.elastic.shared_values import LARGEST_BYTES, RemoteValues, SharedValues, keys_of
 
-
-def connect(plan: ElasticPlan) -> RemoteValues:
-    """Return the values at the rendezvous; reading them raises OSError while it is unreachable."""
-    return RemoteValues(RequestSocket(node_address(plan.endpoint), LARGEST_BYTES, keys_of(plan.token)[1]))
-
-
+SHUTDOWN_SECONDS: Final = 3
+"""Grace period of a program after SIGTERM. It may hang in a collective operation, where no handler runs."""
+MONITOR_SECONDS: Final = 0.25
+_NO_LIMIT: Final = 1_000_000
+"""Our handler counts restarts per membership; torch counts them over the life of a node."""
+_PREFIX: Final = "l2r-elastic-"
 AGAIN_SECONDS: Final = 0.5
 REFUSED_SECONDS: Final = 10.0
 """How long connections must be refused before a node concludes that its token is wrong."""
 SAY_SECONDS: Final = 15.0
 MET_AGAIN_SECONDS: Final = 1.0
+
+
+def num_processes(plan: ElasticPlan) -> int:
+    """Return the processes of this node: the configured number, or one per GPU that torch finds, at least one."""
+    return plan.processes or max(1, torch.cuda.device_count())
+
+
+def sharing(processes: int, gpus: int) -> str:
+    """Return a sentence if processes of a node have to share its GPUs; empty if not."""
+    if not 0 < gpus < processes:
+        return ""
+    return (
+        f"{processes} processes for {gpus} GPU{'s' * (gpus > 1)}: NCCL takes one process for each GPU; "
+        f"leave --nproc-per-node out, or train with --device cpu"
+    )
+
+
+def run_program(handler: RendezvousHandler, plan: ElasticPlan, processes: int, log_folder: str) -> None:
+    """Run the plan's program in each round until it has ended on all nodes.
+
+    Raises ChildFailedError, and the handler's errors.
+    """
+    register()
+    argv = program(plan.command)
+    config = LaunchConfig(
+        min_nodes=plan.min_nodes,
+        max_nodes=plan.max_nodes,
+        nproc_per_node=processes,
+        run_id=plan.run_id,
+        role="default",
+        rdzv_backend=BACKEND,
+        rdzv_configs=configuration(handler),
+        max_restarts=_NO_LIMIT,
+        monitor_interval=MONITOR_SECONDS,
+        logs_specs=DefaultLogsSpecs(log_dir=log_folder),
+        local_addr=plan.local_address,
+        **_grace(),
+    )
+    elastic_launch(config, argv[0])(*argv[1:])
+
+
+def _grace() -> dict[str, Any]:
+    # The launcher of torch before 2.12 lacks this setting; a program that ignores SIGTERM gets 30 seconds.
+    has_it = any(field.name == "shutdown_timeout" for field in fields(LaunchConfig))
+    return {"shutdown_timeout": SHUTDOWN_SECONDS} if has_it else {}
+
+
+@contextlib.contextmanager
+def node_folder() -> Iterator[Path]:
+    """Create the folder, and remove it at the end."""
+    _sweep(Path(tempfile.gettempdir()))
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as name:
+        folder = Path(name)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            with contextlib.suppress(OSError):  # no locks on this file system: then nothing is swept either
+                try_lock(descriptor)
+            # Locked before it is complete: `_sweep` of a node that starts at the same time removes only complete
+            # folders.
+            for part in ("logs", "state"):
+                (folder / part).mkdir()
+            yield folder
+        finally:
+            os.close(descriptor)
+
+
+def _sweep(parent: Path) -> None:
+    """Remove folders of this user's dead nodes."""
+    for folder in parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            is_ours = folder.stat(follow_symlinks=False).st_uid == os.getuid() and (folder / "state").is_dir()
+            if is_ours and _is_unlocked(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_unlocked(folder: Path) -> bool:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        return try_lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def connect(plan: ElasticPlan) -> RemoteValues:
+    """Return the values at the rendezvous; reading them raises OSError while it is unreachable."""
+    return RemoteValues(RequestSocket(node_address(plan.endpoint), LARGEST_BYTES, keys_of(plan.token)[1]))
 
 
 def run(plan: ElasticPlan, stop: Stop, console: Console) -> int:
@@ -79,14 +176,14 @@ class _Node:
         self._plan = plan
         self._logs = log_folder
         self._console = console
-        self._processes = launch.num_processes(plan)
+        self._processes = num_processes(plan)
         self._last_sentence = float("-inf")
         self._has_met = False
         self._refused_since: float | None = None
 
     def run(self) -> int:
         """Join a rendezvous, repeatedly, until the training has ended."""
-        if sentence := launch.sharing(self._processes, torch.cuda.device_count()):
+        if sentence := sharing(self._processes, torch.cuda.device_count()):
             self._console.say(sentence)
         while True:
             if self._plan.is_done():
@@ -125,7 +222,7 @@ class _Node:
                 return self._over(word)
             session.start()
             with contextlib.closing(RendezvousHandler(session, self._plan, self._report)) as handler:
-                launch.run_program(handler, self._plan, self._processes, str(self._logs))
+                run_program(handler, self._plan, self._processes, str(self._logs))
         except SignalException:
             session.leave()
             raise

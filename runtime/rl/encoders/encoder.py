@@ -71,31 +71,24 @@ def tuned_encoder(setting: str | Mapping[str, Any] | None, images: Sequence[Imag
 
 
 class EncodedVectorEnv:
-    """Environment whose observations contain latents instead of images, before the other numbers."""
+    """Environment whose observations contain latents instead of images, before the other numbers.
+
+    Its further interfaces are those of ``wrapped``, see ``runtime.rl.envs.base.bare``.
+    """
 
     def __init__(self, env: VectorEnv, encoder: Encoder, name: str) -> None:
-        self._env, self._encoder, self._name = env, encoder, name
+        self.wrapped, self._encoder, self._name = env, encoder, name
         self._pictures = env.obs_space
         self.num_envs, self.action_space, self.step_seconds = env.num_envs, env.action_space, env.step_seconds
         self.obs_space = ObsSpace(encoder.size + env.obs_space.vector)
-        # Runtime-checkable protocols look up attributes on the object itself (from Python 3.12 on).
-        for offered in ("close", "report", "heed", "measure", "render"):
-            if hasattr(env, offered):
-                setattr(self, offered, getattr(env, offered))
-
-    def __getattr__(self, attribute: str) -> Any:
-        """Forward optional attributes of the environment: processes, measurements, a track."""
-        if attribute.startswith("_"):
-            raise AttributeError(attribute)
-        return getattr(self._env, attribute)
 
     def reset(self, seed: int) -> NDArray[Any]:
         """Start a new episode in every copy."""
-        return self._encoded(self._env.reset(seed))
+        return self._encoded(self.wrapped.reset(seed))
 
     def step(self, action: NDArray[Any]) -> StepResult:
         """Apply actions (B, action_space.size)."""
-        result = self._env.step(action)
+        result = self.wrapped.step(action)
         obs = self._encoded(result.obs)
         # For unfinished copies the final observation is the next one: most steps encode each image once.
         ended = np.flatnonzero(result.terminated | result.truncated)

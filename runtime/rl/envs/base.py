@@ -81,6 +81,18 @@ class VectorEnv(Protocol):
 
 
 @runtime_checkable
+class Wrapper(Protocol):
+    """Environment that changes the observations of another."""
+
+    wrapped: VectorEnv
+
+
+def bare(env: VectorEnv) -> VectorEnv:
+    """Return the environment without its wrapper: the object that has the further interfaces below."""
+    return env.wrapped if isinstance(env, Wrapper) else env
+
+
+@runtime_checkable
 class MeasuresEpisodes(Protocol):
     """Further interface of environments that can measure more of an episode than training needs."""
 
@@ -110,16 +122,17 @@ class HoldsProcesses(HoldsCopies, Protocol):
 @contextmanager
 def closing_env(env: VectorEnv, is_stopping: Callable[[], bool]) -> Iterator[None]:
     """Close the environment when the block ends; a start that is given up in order to stop ends the block."""
-    if isinstance(env, HoldsProcesses):
-        env.heed(is_stopping)
+    source = bare(env)
+    if isinstance(source, HoldsProcesses):
+        source.heed(is_stopping)
     try:
         yield
     except StartError:
         if not is_stopping():
             raise
     finally:
-        if isinstance(env, HoldsCopies):
-            env.close()
+        if isinstance(source, HoldsCopies):
+            source.close()
 
 
 def close_all(copies: Iterable[Any], name: str) -> None:

@@ -17,7 +17,7 @@ from runtime.rl.algos.actor import NumpyActor
 from runtime.rl.algos.recurrent.copy_states import CopyStates
 from runtime.rl.checkpoints.saved_policy import SavedRun, open_run, say_aside
 from runtime.rl.datasets.recorder import EpisodeRecorder
-from runtime.rl.envs.base import EpisodeSummary, MeasuresEpisodes, StepResult, VectorEnv, closing_env
+from runtime.rl.envs.base import EpisodeSummary, MeasuresEpisodes, StepResult, VectorEnv, bare, closing_env
 from runtime.rl.policies.film import Film
 from runtime.rl.roles.episodes import Score, drive_episodes, evaluation_seeds
 from runtime.rl.roles.launch_context import environment_plan, evaluation_options, make_environment
@@ -69,8 +69,9 @@ def _drive(
     actor = NumpyActor(plan.shape)
     actor.load(run.weights(plan))
     states = CopyStates(actor, env.num_envs)
-    if isinstance(env, MeasuresEpisodes):
-        env.measure()
+    source = bare(env)
+    if isinstance(source, MeasuresEpisodes):
+        source.measure()
 
     def is_ending(result: StepResult) -> bool:
         if film is not None:

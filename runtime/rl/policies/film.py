@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from runtime.base.environments import BUILT_IN
 from runtime.base.errors import FailedError, SetupError
-from runtime.rl.envs.base import StepResult, VectorEnv
+from runtime.rl.envs.base import StepResult, VectorEnv, bare
 from runtime.rl.envs.road_image import CELL, MARGIN, View
 from runtime.tracks.track import Track
 from runtime.tracks.vehicle import VehicleState
@@ -127,15 +127,16 @@ class Film:
             _write_mp4(self.frames, path, rate)
 
     def _picture(self, env: VectorEnv, obs: NDArray[Any]) -> Picture | None:
-        if isinstance(env, OnTrack) and not env.obs_space.images:
-            self._map = self._map or CourseMap(env.track)
-            return None if self._is_over else self._map.draw(env.state)
+        source = bare(env)
+        if isinstance(source, OnTrack) and not env.obs_space.images:
+            self._map = self._map or CourseMap(source.track)
+            return None if self._is_over else self._map.draw(source.state)
         if env.obs_space.images:
             return _last_picture(env.obs_space.split(obs)[1][-1][0])
-        if not isinstance(env, Renders):
+        if not isinstance(source, Renders):
             raise SetupError(f"--video: {self._environment} has no pictures")
         try:
-            return None if self._is_over else env.render()
+            return None if self._is_over else source.render()
         except ValueError as error:
             raise SetupError(f"--video: {self._environment} cannot be filmed: {error}") from error
 

@@ -21,7 +21,7 @@ from runtime.base import contract, environments
 from runtime.base.errors import SetupError
 from runtime.rl.algos.actor import NumpyActor
 from runtime.rl.algos.recurrent.copy_states import CopyStates
-from runtime.rl.envs.base import HoldsProcesses, VectorEnv, closing_env
+from runtime.rl.envs.base import HoldsProcesses, VectorEnv, bare, closing_env
 from runtime.rl.roles.launch_context import environment_plan, make_environment
 from runtime.rl.settings import Settings
 
@@ -71,9 +71,10 @@ def _first_copy(training: Settings) -> VectorEnv:
     name = training.environment
     if not environments.has_processes(name, training.environment_options):
         env = make_environment(training, 1, {})
-        if not isinstance(env, HoldsProcesses):
+        source = bare(env)
+        if not isinstance(source, HoldsProcesses):
             return env
-        env.close()
+        source.close()
     raise SetupError(f"{contract.ENV_CONFIG}: {name} has processes or threads of its own; set num_envs by hand")
 
 

@@ -28,7 +28,7 @@ from runtime.rl.algos.plan import Plan
 from runtime.rl.algos.recurrent.copy_states import CopyStates
 from runtime.rl.buffers.rollout_buffer import rollout_layout
 from runtime.rl.datasets.recorder import EpisodeRecorder
-from runtime.rl.envs.base import HoldsProcesses, VectorEnv, closing_env
+from runtime.rl.envs.base import HoldsProcesses, VectorEnv, bare, closing_env
 from runtime.rl.roles.launch_context import Context, environment_plan, make_environment
 from runtime.rl.roles.remote_inference import remote_policy
 from runtime.rl.roles.rollout import FinishedSegment, Rollout
@@ -228,7 +228,7 @@ class RolloutWorker:
 
     def _record_within_step(self) -> None:
         """Write a record from the watch's thread, while the environment is at work."""
-        if not isinstance(self._env, HoldsProcesses):  # its report is not made for two threads
+        if not isinstance(bare(self._env), HoldsProcesses):  # its report is not made for two threads
             self._record()
 
     def _shares(self, seconds: float) -> dict[str, float]:
@@ -244,6 +244,7 @@ class RolloutWorker:
     def _record(self) -> None:
         before, self._recorded = self._recorded, time.monotonic()
         count = sum(episodes for episodes, _ in self._returns)
+        source = bare(self._env)
         fields = {
             "num_envs": self._env.num_envs,
             "env_steps": self._peer.env_steps,
@@ -252,7 +253,7 @@ class RolloutWorker:
             "mean_return": sum(total for _, total in self._returns) / count if count else None,
             "policy_version": self._peer.policy_version,
             **self._shares(self._recorded - before),
-            **(self._env.report() if isinstance(self._env, HoldsProcesses) else {}),
+            **(source.report() if isinstance(source, HoldsProcesses) else {}),
             **self._gpu.report(),
             **self._watch.fields(),
         }

@@ -42,10 +42,6 @@ class LivenessMonitor:
         """Record that the newest pose arrived at ``at``."""
         self._posed = at if self._posed is None else max(at, self._posed)
 
-    def no_pose_expected(self) -> None:
-        """Suspend the check of poses until the next one: they stop while a level changes."""
-        self._posed = None
-
     def check(self, now: float) -> Failure | None:
         """Return the failure at ``now``; None while both signs of life are recent."""
         # Before the first response or pose nothing is missing: the start has its own deadline.

@@ -15,13 +15,14 @@ import pytest
 from l2rtui.backends.fake import FakeBackend, demo_cluster
 from l2rtui.cli import main as entry
 from l2rtui.cli import output
-from l2rtui.cli.output import Column, Output, StderrReporter, View
+from l2rtui.cli.output import Output, StderrReporter
 from l2rtui.cli.watching import ChangeLines, RepaintedTable, follow
 from l2rtui.config import user_name
 from l2rtui.domain.node import Node
 from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
 from l2rtui.domain.status import Phase
 from l2rtui.errors import BackendError
+from l2rtui.tables.column import Column, View
 
 
 @pytest.fixture(autouse=True)

@@ -166,6 +166,20 @@ def test_who_holds_the_slots_of_pinned_devices_is_said():
     assert conflict.endswith("(0 of 1 slot are free for the whole plan; n0/0.0 is held by theirs)")
 
 
+@pytest.mark.parametrize(
+    ("number", "pins", "said"),
+    [
+        (1, (), "(0 of 1 slots are free for the whole plan; n0 is cordoned or not ready)"),
+        (5, (), "(0 of 5 slots are free for the whole plan; n0, n1, n2 and 2 more are cordoned or not ready)"),
+        (5, "n1/0,n3/0", "(0 of 2 slots are free for the whole plan; n1, n3 are cordoned or not ready)"),
+    ],
+)
+def test_nodes_that_are_off_are_named(number, pins, said):
+    nodes = [Node(f"n{index}", (Gpu(f"n{index}", 0, slots=1),), is_schedulable=False) for index in range(number)]
+    placed = place([run("r", workers(1))], build_ledger(nodes, []), pins=parse_pins(pins) if pins else ())
+    assert placed.conflicts[0].endswith(said)
+
+
 def test_pins_that_cannot_be_had_are_named_with_their_holder():
     placed = place([run("r", workers(1))], ledger(held=["n0/0.0"]), pins=parse_pins("n0/0.0,n0/9,n5/0.1,n0/1"))
     assert placed.conflicts == (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from l2rtui.services.spec.own_classes import class_problem
+from l2rtui.services.training_preflight import class_problem
 
 WHOLE = """
 class Base(Algorithm):

@@ -12,11 +12,12 @@ from textual.app import App
 
 from l2rtui.domain.log import LogLine
 from l2rtui.domain.selection.filter_language import number_of
+from l2rtui.tables.column import TableColumn
 from l2rtui.ui.text import Span
 from l2rtui.ui.widgets.log_pane import LogPane
 from l2rtui.ui.widgets.log_ring import JsonMode, LogRing, bounded, entry_of, present
 from l2rtui.ui.widgets.log_search import Match, pan_to
-from l2rtui.ui.widgets.table_model import Row, RowModel, TableColumn
+from l2rtui.ui.widgets.table_model import Row, RowModel
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 COLUMNS = (

@@ -6,7 +6,7 @@ import pytest
 
 from runtime.base.errors import SetupError
 from runtime.jobs.classify.rank_context import TrainingRank, gpu_index, shared_gpu
-from runtime.jobs.elastic.launch import sharing
+from runtime.jobs.elastic.node import sharing
 
 
 def test_each_process_of_a_node_gets_a_gpu_of_its_own():

@@ -16,7 +16,7 @@ from torch.distributed.elastic.utils import store as store_util
 from runtime.base.endpoint import parse
 from runtime.base.metrics import Console
 from runtime.jobs.elastic import rendezvous_handler
-from runtime.jobs.elastic.node_folder import node_folder
+from runtime.jobs.elastic.node import node_folder
 from runtime.jobs.elastic.plan import ElasticPlan
 from runtime.jobs.elastic.rendezvous_handler import GivenUpError, RendezvousHandler
 from runtime.jobs.elastic.rendezvous_session import RendezvousSession

@@ -94,8 +94,6 @@ def test_silence_on_either_side_is_a_hang_and_says_which():
     assert vitals.check(11.0).sentence == "the simulator hangs: no answer on its control port for 11.0 s"
     vitals.answered(11.0)
     assert vitals.check(12.0) is None
-    vitals.no_pose_expected()
-    assert vitals.check(20.0) is None
 
 
 def test_a_budget_waits_longer_each_time_and_is_spent():

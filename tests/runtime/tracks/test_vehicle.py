@@ -32,7 +32,6 @@ def test_braking_distance_is_speed_squared_over_twice_the_deceleration(friction,
     # A step of Euler's method is short by half of the first step's distance.
     assert state.x == pytest.approx(speeds**2 / (2 * deceleration) - speeds * 0.005, rel=1e-3)
     assert state.y == pytest.approx(np.zeros(3))
-    assert vehicle.params.max_deceleration == pytest.approx(deceleration)
 
 
 def test_brakes_hold_a_standing_car():

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -22,7 +23,6 @@ from itertools import chain, repeat
 from typing import Final
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.actions.leftovers import leftover, node_troubles, results_location, was_alive
 from l2rtui.backends.kubernetes.actions.owned_objects import (
     CONTROLLERS,
     FOLLOWERS,
@@ -31,19 +31,22 @@ from l2rtui.backends.kubernetes.actions.owned_objects import (
     OwnedObjects,
 )
 from l2rtui.backends.kubernetes.actions.run_object import spec_text
-from l2rtui.backends.kubernetes.actions.slot_leases import SlotLeases
-from l2rtui.backends.kubernetes.actions.slot_release import RunClaims
+from l2rtui.backends.kubernetes.actions.slot_leases import Device, SlotLeases
 from l2rtui.backends.kubernetes.api.backoff import RetryPauses
+from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
-from l2rtui.backends.kubernetes.api.structs import PodStruct
+from l2rtui.backends.kubernetes.api.resources import KINDS
+from l2rtui.backends.kubernetes.api.structs import NodeStruct, PodStruct
 from l2rtui.backends.kubernetes.context import ClusterContext
+from l2rtui.backends.kubernetes.state.pod_reason import deletion_blocker, node_trouble
 from l2rtui.domain.receipt import DestroyProgress, Leftover, Receipt
 from l2rtui.domain.snapshot import RunView
-from l2rtui.errors import NotFoundError
+from l2rtui.errors import BackendError, NotFoundError
+from runtime.base import bounded_json
 
+_RELEASE_TRIES = 6
 Numbers = tuple[tuple[str, int], ...]
 """Kind and number of objects, as shown in the progress of a destroy."""
-
 OVERTIME_SECONDS: Final = 75.0
 """Time beyond its grace after which the receipt lists a pod: the kubelet collects ended containers once a minute
 (its ``ContainerGCPeriod``), and keeps their pod until then.
@@ -57,6 +60,129 @@ _ROUND_SECONDS: Final = (0.2, 0.4, 0.8, 1.5)
 _DEFAULT_GRACE_SECONDS: Final = 30.0  # Kubernetes' own terminationGracePeriodSeconds
 _AT_ONCE: Final = 8
 _TRIES: Final = 5
+
+
+async def node_troubles(api: Api, names: Iterable[str]) -> dict[str, str]:
+    """Return nodes that cannot stop a container now, with the reason; unreadable nodes are left out."""
+    troubles: dict[str, str] = {}
+    for name in sorted({name for name in names if name}):
+        try:
+            node = bounded_json.decode(await api.request("GET", KINDS["Node"].path(None, name)), NodeStruct)
+        except ApiError as error:
+            if error.is_not_found:
+                troubles[name] = f"its node {name} is gone"
+        else:
+            if trouble := node_trouble(node):
+                troubles[name] = f"its node {name} {trouble}"
+    return troubles
+
+
+def leftover(
+    item: OwnedObject, *, troubles: Mapping[str, str], refusals: Mapping[tuple[str, str], str], now: float
+) -> Leftover:
+    """Return the receipt's entry for an object that still exists.
+
+    Args:
+        troubles: Problems of nodes, by name.
+        refusals: The server's response to the last deletion, by kind and uid.
+        now: Seconds since the epoch.
+    """
+    node = item.pod.spec.node_name if item.pod else ""
+    if item.is_going:
+        reason = deletion_blocker(item.meta, troubles.get(node or "", ""), now)
+    else:
+        reason = refusals.get(item.key, "its deletion was not asked for")
+    return Leftover(item.kind, item.meta.name, reason)
+
+
+def was_alive(pod: PodStruct) -> bool:
+    """Return whether a container of the pod may have been running when the pod was last listed."""
+    if not pod.spec.node_name:
+        return False
+    statuses = (*pod.init_statuses, *pod.statuses)
+    if any(status.state is not None and status.state.running is not None for status in statuses):
+        return True
+    # The phase counts as well: container statuses are missing until the kubelet has reported once.
+    return (pod.status.phase or "") in ("Running", "Unknown")
+
+
+def results_location(spec: str) -> str:
+    """Return the volume claims that a destroy keeps, with their paths in the pods, from the ConfigMap's spec."""
+    try:
+        sets = bounded_json.loads(spec).get("sets", ())
+        mounts = [
+            mount
+            for set_spec in sets
+            for mount in (set_spec.get("pod") or {}).get("mounts") or ()
+            if mount.get("claim")
+        ]
+    except (ValueError, AttributeError, TypeError):  # a spec of another version: the destroy continues without it
+        return ""
+    paths = {
+        f"claim {mount['claim']}"
+        + (f"/{mount['sub_path']}" if mount.get("sub_path") else "")
+        + f" ({mount.get('path', '?')})"
+        for mount in mounts
+    }
+    return ", ".join(sorted(paths))
+
+
+class RunClaims:
+    """Claims of one run: the highest count, and the problem if they could not be counted or removed.
+
+    ``refusal`` is the reason why this user can never remove them; otherwise empty.
+    """
+
+    def __init__(self, leases: Sequence[SlotLeases], run_id: str) -> None:
+        self.number = 0
+        self.trouble = self.refusal = ""
+        self._leases = leases
+        self._run_id = run_id
+        self._counted: set[SlotLeases] = set()
+
+    async def count(self) -> dict[Device, int]:
+        """Return the number of claims on each device; sets ``trouble`` if it is unknown."""
+        return await self._retry(is_releasing=False)
+
+    async def release(self) -> bool:
+        """Release all claims; return whether none is left."""
+        await self._retry(is_releasing=True)
+        # Counted again: a launch in progress may have claimed again after the release.
+        return not self.trouble and not await self._retry(is_releasing=False) and not self.trouble
+
+    async def _retry(self, *, is_releasing: bool) -> dict[Device, int]:
+        pauses = RetryPauses(0.1)
+        for _ in range(_RELEASE_TRIES):
+            try:
+                counts: Counter[Device] = Counter()
+                for leases in self._leases:
+                    own = await self._counts_of(leases)
+                    counts.update(own)
+                    if is_releasing and own:
+                        await leases.release([self._run_id], own)
+                self.number = max(self.number, counts.total())
+            except BackendError as error:
+                cause = error.reason_left if isinstance(error, ApiError) else error.message
+                self.trouble = f"could not be {'removed' if is_releasing else 'counted'}: {cause}"
+                if isinstance(error, ApiError) and error.is_final:
+                    self.refusal = self.trouble
+                    return {}
+                await pauses.wait()
+            else:
+                self.trouble = ""
+                return counts
+        return {}
+
+    async def _counts_of(self, leases: SlotLeases) -> dict[Device, int]:
+        try:
+            counts = await leases.counts_of(self._run_id)
+        except ApiError as error:
+            if error.is_forbidden and leases not in self._counted:
+                return {}  # a user who may not read Leases cannot have claimed through them
+            raise
+        if counts:
+            self._counted.add(leases)
+        return counts
 
 
 async def destroy(

@@ -10,32 +10,144 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 from l2rtui.backends.common.refusals import run_exists
 from l2rtui.backends.common.slot_check import refuse_taken_slots
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.actions import network_policies, slot_races, waves, workdirs
-from l2rtui.backends.kubernetes.actions.object_creation import ObjectCreator
+from l2rtui.backends.kubernetes.actions import network_policies, slot_races, workdirs
 from l2rtui.backends.kubernetes.actions.run_object import is_being_destroyed, owner_reference
 from l2rtui.backends.kubernetes.actions.slot_leases import Claimant, Device, SlotLeases, slots_by_device
-from l2rtui.backends.kubernetes.actions.waves import WavePart
+from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.api.resources import kind_of
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.backends.kubernetes.manifests import render
+from l2rtui.backends.kubernetes.manifests.render import replicas_of
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.plan import LaunchPlan, PlanStep, RunPlan, StepDone
 from l2rtui.errors import BackendError, RefusedError
 
+AT_ONCE: Final = 8
+"""Number of concurrent requests: more gains nothing, and API servers throttle it."""
+_RETRIES: Final = 5
+# Longer than one request can take, including retries inside the connection.
+_SETTLE_SECONDS: Final = 40.0
+
+Manifest = dict[str, Any]
 WAVE_SECONDS: Final = 600.0
 """Time within which the pods of one wave must run; it includes pulling images."""
 _POLL_SECONDS: Final = 0.4
-
-Manifest = dict[str, Any]
 Key = tuple[str, str]
 """Kind and name of an object of the launch."""
+
+
+class ObjectCreator:
+    """Requests of one launch; ``created`` has the server's response for each created object."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        self.created: list[Manifest] = []
+        self._api = api
+        self._namespace = namespace
+        self._nonce = uuid.uuid4().hex
+        self._requests: set[asyncio.Future[Manifest]] = set()
+        self._gate = asyncio.Semaphore(AT_ONCE)
+
+    async def create(self, manifest: Manifest) -> Manifest:
+        """Create an object, marked as created by this launch.
+
+        Raises:
+            ApiError: The server refused, or repeatedly did not respond.
+        """
+        meta = manifest["metadata"]
+        meta["annotations"] = {**(meta.get("annotations") or {}), labels.LAUNCH: self._nonce}
+        created = await self.send(lambda: self._post(manifest))
+        # Some servers do not repeat the kind in their response.
+        self.created.append({**created, "kind": manifest["kind"]})
+        return created
+
+    async def send(self, request: Callable[[], Awaitable[Manifest]]) -> Manifest:
+        """Send a request when a lane is free; once sent, it is finished even if the caller is cancelled."""
+        async with self._gate:
+            task = asyncio.ensure_future(request())
+            self._requests.add(task)
+            task.add_done_callback(self._requests.discard)
+            return await asyncio.shield(task)
+
+    async def wait_idle(self) -> None:
+        """Wait until no request is in flight, so that the created objects can be counted."""
+        if self._requests:
+            await asyncio.wait(set(self._requests), timeout=_SETTLE_SECONDS)
+
+    async def _post(self, manifest: Manifest) -> Manifest:
+        """Create an object; retry if the result is unknown."""
+        is_unsure = False
+        for attempt in range(_RETRIES):
+            try:
+                return await self._api.create(manifest)
+            except ApiError as error:
+                # After a lost response, "AlreadyExists" most likely refers to our own object; otherwise to another
+                # user's.
+                if error.is_taken and is_unsure:
+                    return await self._read_own(manifest, error)
+                is_unsure = is_unsure or error.is_unreachable or error.status >= 500
+                if not (error.is_unreachable or error.status >= 500) or attempt + 1 == _RETRIES:
+                    raise
+                await asyncio.sleep(0.2 * 2**attempt)
+        raise AssertionError  # the last attempt returns or raises
+
+    async def _read_own(self, manifest: Manifest, conflict: ApiError) -> Manifest:
+        """Return the object of this name if this launch has created it."""
+        existing = await self._api.read(kind_of(manifest), self._namespace, manifest["metadata"]["name"])
+        if (existing["metadata"].get("annotations") or {}).get(labels.LAUNCH) != self._nonce:
+            raise conflict
+        return existing
+
+
+@dataclass(slots=True)
+class WavePart:
+    """One controller in one wave.
+
+    Attributes:
+        replicas: Number of pods of the controller at the end of the wave, including earlier waves.
+        is_first: The controller is created in this wave; otherwise it is scaled.
+        is_last: The controller has all its pods after this wave.
+    """
+
+    manifest: Manifest
+    replicas: int
+    is_first: bool
+    is_last: bool
+
+
+def divide(controllers: Sequence[Manifest], size: int) -> list[list[WavePart]]:
+    """Divide pods into waves of ``size``; the pods of one controller may be spread over several waves."""
+    waves: list[list[WavePart]] = [[]]
+    room = size
+    for manifest in controllers:
+        total = replicas_of(manifest)
+        started = 0
+        # At least one part for each controller: a controller with 0 replicas is created as well.
+        while True:
+            if not room:
+                waves.append([])
+                room = size
+            count = min(total - started, room)
+            waves[-1].append(WavePart(manifest, started + count, started == 0, started + count == total))
+            started, room = started + count, room - count
+            if started == total:
+                break
+    return waves
+
+
+def pods_after(waves: Iterable[Iterable[WavePart]]) -> int:
+    """Return the number of pods that exist after these waves."""
+    latest = {(part.manifest["kind"], part.manifest["metadata"]["name"]): part for parts in waves for part in parts}
+    return sum(max(0, part.replicas) for part in latest.values())
 
 
 async def with_objects(context: ClusterContext, plan: LaunchPlan) -> LaunchPlan:
@@ -262,10 +374,10 @@ class _Launch:
 
     # --- waves ----------------------------------------------------------------------------------------------
     async def _start_waves(self, controllers: Sequence[Manifest]) -> None:
-        divided = waves.divide(controllers, self._plan.wave)
+        divided = divide(controllers, self._plan.wave)
         for number, parts in enumerate(divided):
             if number:
-                if problem := await self._wait_running(waves.pods_after(divided[:number])):
+                if problem := await self._wait_running(pods_after(divided[:number])):
                     for part in (part for later in divided[number:] for part in later):
                         self._resolve_manifest(part.manifest, problem)
                     return

@@ -9,28 +9,37 @@ killed.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import io
 import math
+import os
 import posixpath
+import shutil
+import tarfile
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from l2rtui.backends.common import file_copies
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.manifests.pod_parts import helper_pod
-from l2rtui.backends.kubernetes.storage import transfer
-from l2rtui.backends.kubernetes.storage.transfer import Progress
 from l2rtui.backends.kubernetes.streams.exec import BLOCK_BYTES, CutError, pipe
 from l2rtui.domain.quantity import counted
 from l2rtui.domain.volume import FileEntry, Volume
 from l2rtui.errors import BackendError, NotFoundError, UsageError
 
+# A batch is held in memory and repeated as a whole after a broken connection.
+_BATCH_BYTES = 32 * 1024 * 1024
+_BATCH_FILES = 200
+
+Progress = Callable[[int], None]
+"""Called with the number of bytes transferred since the last call."""
+T = TypeVar("T")
 START_SECONDS: Final = 120.0
 _POLL_SECONDS = 0.3
 _LIFE_SECONDS = 6 * 3600
@@ -40,6 +49,87 @@ _TRIES = 5
 _SLACK_BYTES: Final = 64 * 1024 * 1024
 _NAMES: Final = 5
 _USER = 10001  # the user of the default images; fsGroup makes the volume writable for it
+
+
+def batches(items: Sequence[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+    """Divide items into batches that are transferred together."""
+    batch: list[T] = []
+    total = 0
+    for item in items:
+        if batch and (total + size(item) > _BATCH_BYTES or len(batch) >= _BATCH_FILES):
+            yield batch
+            batch, total = [], 0
+        batch.append(item)
+        total += size(item)
+    if batch:
+        yield batch
+
+
+def unpack(stream: io.BytesIO, targets: dict[str, Path]) -> list[str]:
+    """Write the requested files from a tar stream, and no other members; return the names of missing files.
+
+    Raises:
+        BackendError: The stream is not a tar archive.
+    """
+    missing = dict(targets)
+    try:
+        with tarfile.open(fileobj=stream, mode="r|") as archive:
+            for member in archive:
+                # tar sends the content of a hard-linked file once, and its other names as links.
+                first = targets.get(member.linkname) if member.islnk() else None
+                target = targets.get(member.name)
+                if target is None or not (member.isreg() or (first is not None and first.is_file())):
+                    continue
+                target.parent.mkdir(parents=True, exist_ok=True)
+                # Renamed when complete, so that readers never see a partial file.
+                part = target.with_name(f".part-{target.name}")
+                if first is not None:
+                    shutil.copyfile(first, part)
+                elif (data := archive.extractfile(member)) is not None:
+                    part.write_bytes(data.read())
+                stamp(part, member.mtime)
+                part.replace(target)
+                missing.pop(member.name, None)
+    except (tarfile.TarError, EOFError, ValueError) as error:
+        raise BackendError(f"The volume's pod did not send an archive: {error}.", "Copy it again.") from error
+    return list(missing)
+
+
+def stamp(path: Path, changed: float) -> None:
+    """Set a file's modification time to its original's, which the next copy compares."""
+    os.utime(path, (changed, changed))
+
+
+def pack(batch: Sequence[tuple[str, Path, int]]) -> bytes:
+    """Pack files, given by name, path and size, into one tar stream.
+
+    Raises:
+        BackendError: A file is gone, or became shorter while it was read.
+    """
+    stream = io.BytesIO()
+    # Dereferenced: a symbolic link would arrive dangling, and a second hard link of a file without content.
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT, dereference=True) as archive:
+        for name, path, _ in batch:
+            try:
+                archive.add(path, name, recursive=False)
+            except OSError as error:
+                raise BackendError(f"{path} changed while it was copied: {error}.", "Copy it again.") from error
+    return stream.getvalue()
+
+
+async def read(source: Path, start: int, progress: Progress) -> AsyncIterator[bytes]:
+    """Yield a file from byte ``start`` on, block by block."""
+    with source.open("rb") as file:
+        file.seek(start)
+        while block := await asyncio.to_thread(file.read, BLOCK_BYTES):
+            yield block
+            progress(len(block))
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class PodFiles:
@@ -83,7 +173,7 @@ class PodFiles:
                 await _retry(partial(self._get_large, remote, entry, local, progress))
             else:
                 small.append((entry, local))
-        for batch in transfer.batches(small, lambda item: item[0].size):
+        for batch in batches(small, lambda item: item[0].size):
             await _retry(partial(self._get_small, inside, batch, progress))
         return len(entries)
 
@@ -103,13 +193,13 @@ class PodFiles:
         for name, local, size in files:
             remote = posixpath.join(inside, name) if name else inside
             is_same_size = remote_sizes.get(name) == size
-            if is_same_size and await self._digest(remote) == await asyncio.to_thread(transfer.digest, local):
+            if is_same_size and await self._digest(remote) == await asyncio.to_thread(digest, local):
                 progress(size)
             elif size >= _LARGE_BYTES or not name:
                 await _retry(partial(self._put_large, remote, local, size, progress))
             else:
                 small.append((name, local, size))
-        for batch in transfer.batches(small, lambda item: item[2]):
+        for batch in batches(small, lambda item: item[2]):
             await _retry(partial(self._put_small, inside, batch, progress))
         if small:
             await self._compare(inside, small)
@@ -144,7 +234,7 @@ class PodFiles:
                 progress(len(block))
 
             await self._run(["tail", "-c", f"+{have + 1}", "--", path], on_output=on_output)
-        if await asyncio.to_thread(transfer.digest, part) != await self._digest(path):
+        if await asyncio.to_thread(digest, part) != await self._digest(path):
             part.unlink()
             raise BackendError(f"{path.removeprefix(_ROOT + '/')} changed while it was copied.", "Copy it again.")
         part.replace(target)
@@ -164,7 +254,7 @@ class PodFiles:
         await self._run(["tar", "-C", folder, "-cf", "-", "--", *names], on_output=on_output)
         stream.seek(0)
         targets = {f"./{entry.path}": to for entry, to in batch}
-        if missing := await asyncio.to_thread(transfer.unpack, stream, targets):
+        if missing := await asyncio.to_thread(unpack, stream, targets):
             names = [name.removeprefix("./") for name in missing]
             raise BackendError(
                 f"{counted(len(names), 'file')} did not come from the volume: {_some(names)}.", "Copy it again."
@@ -181,14 +271,14 @@ class PodFiles:
             have = 0
         # `head -c` ends after the last byte: exec on servers before 1.29 cannot close stdin.
         script = f'head -c {size - have} >> "$1"'
-        await self._run(["sh", "-c", script, "sh", part], stdin=transfer.read(source, have, progress))
-        if await self._digest(part) != await asyncio.to_thread(transfer.digest, source):
+        await self._run(["sh", "-c", script, "sh", part], stdin=read(source, have, progress))
+        if await self._digest(part) != await asyncio.to_thread(digest, source):
             await self._run(["rm", "-f", "--", part])
             raise BackendError(f"{source} changed while it was copied.", "Copy it again.")
         await self._run(["mv", "-f", "--", part, path])
 
     async def _put_small(self, folder: str, batch: Sequence[tuple[str, Path, int]], progress: Progress) -> None:
-        data = await asyncio.to_thread(transfer.pack, batch)
+        data = await asyncio.to_thread(pack, batch)
         script = f'mkdir -p "$1" && head -c {len(data)} | tar -C "$1" --no-same-owner -xf -'
 
         async def blocks() -> AsyncIterator[bytes]:

@@ -3,14 +3,15 @@
 A follow ends for many reasons that look the same to the client: the process ended, the server restarted, a proxy
 timed out, or the kubelet rotated the file and lost the reader (kubernetes/kubernetes issue 115701). So after each
 end the pod is read, and the stream continues from the cursor. A silent stream is reopened as well, as some die
-without an end. Lines that the server repeats are skipped, see ``log_lines``.
+without an end. Lines that the server repeats are skipped.
 """
 
 from __future__ import annotations
 
+import calendar
 import re
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -30,14 +31,116 @@ from l2rtui.backends.kubernetes.state.container_status import (
     newest_process,
 )
 from l2rtui.backends.kubernetes.state.own_reports import pod_of
-from l2rtui.backends.kubernetes.streams.log_lines import Cursor, StampParser
 from l2rtui.domain.log import LogLine, LogQuery, visible_state
 from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import NotFoundError
 from runtime.base import bounded_json
 from runtime.base.contract import METRIC_PREFIX, WORKER_NAME, WORKERS_RECORD
 
+# Enough for the one to two seconds that the server repeats, at thousands of lines per second.
+_MAX_STAMPS = 4_096
+_SECOND = 1_000_000_000
 LogLines = AsyncGenerator[LogLine, None]
+_SHARED_LINES, _SHARED_TAIL = 32, 2_000
+"""Pod lines to read per requested worker line, and the minimum: other workers may write more."""
+_WORKER_LINE = re.compile(rb"\[(?P<worker>\d{1,4})\](?P<mark>!?) ")
+"""See ``contract.WORKER_LINE`` and ``contract.WORKER_MARK``."""
+_WORKERS_RECORD = f"{METRIC_PREFIX}{WORKERS_RECORD}".encode()
+_OUTAGE_TRIES = 4
+"""Number of consecutive failures after which a mark in the log reports the outage, once."""
+
+
+class StampParser:
+    """Parser of the RFC 3339 time before each line; caches the last second, as most lines share it."""
+
+    def __init__(self) -> None:
+        self._second = b""
+        self._epoch = 0
+
+    def parse(self, line: bytes) -> tuple[int, bytes] | None:
+        """Return nanoseconds since the epoch and the text; None if the line does not start with a time."""
+        # By hand: datetime.fromisoformat() does not support nanoseconds, and strptime() costs 10 µs a line.
+        stamp, _, text = line.partition(b" ")
+        second, rest = stamp[:19], stamp[19:]
+        if len(second) < 19 or second[10:11] != b"T":
+            return None
+        if second != self._second:
+            try:
+                moment = time.strptime(second.decode("ascii"), "%Y-%m-%dT%H:%M:%S")
+            except ValueError:
+                return None
+            self._second, self._epoch = second, calendar.timegm(moment)
+        digits, zone = _fraction(rest)
+        offset = _offset(zone)
+        if offset is None:
+            return None
+        return (self._epoch - offset) * _SECOND + int(digits.ljust(9, b"0")[:9] or b"0"), text
+
+
+def _fraction(rest: bytes) -> tuple[bytes, bytes]:
+    """Split into the digits after the decimal point and the zone."""
+    if rest[:1] != b".":
+        return b"", rest
+    end = 1
+    while rest[end : end + 1].isdigit():
+        end += 1
+    return rest[1:end], rest[end:]
+
+
+def _offset(zone: bytes) -> int | None:
+    """Return seconds east of UTC; None without a zone."""
+    if zone == b"Z":
+        return 0
+    if len(zone) != 6 or zone[:1] not in b"+-" or not (zone[1:3] + zone[4:6]).isdigit():
+        return None
+    seconds = int(zone[1:3]) * 3600 + int(zone[4:6]) * 60
+    return -seconds if zone[:1] == b"-" else seconds
+
+
+class Cursor:
+    """Position in the log of one process; lines up to ``floor`` (ns since the epoch) are never new."""
+
+    def __init__(self, floor: int = 0) -> None:
+        self.floor = floor
+        self._last = floor
+        self._recent: deque[int] = deque()
+        self._expected: Counter[int] = Counter()
+        self._is_repeating = floor > 0
+
+    @property
+    def since(self) -> str:
+        """Value of ``sinceTime``, a whole second as the kubelet supports no finer; empty for the whole log."""
+        if not self._last:
+            return ""
+        # One second earlier: lines of stdout and stderr with the same time may come in either order.
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._last // _SECOND - 1))
+
+    def reopen(self) -> None:
+        """Expect repeated lines first, after the stream was reopened from ``since``."""
+        self._expected = Counter(self._recent)
+        self._is_repeating = True
+
+    def is_new(self, stamp: int) -> bool:
+        """Return True if the line with this time was not read before, and count it as read."""
+        if self._is_repeating:
+            if self._expected[stamp] > 0:
+                self._expected[stamp] -= 1
+                return False
+            if stamp <= self.floor:
+                return False
+            self._is_repeating = False
+        self._recent.append(stamp)
+        self._last = stamp
+        # A forgotten time becomes the floor: its line can no longer be recognised, so no line that old counts as
+        # new.
+        if len(self._recent) > _MAX_STAMPS:
+            self.floor = max(self.floor, self._recent.popleft())
+        return True
+
+    def forget_before_first(self) -> None:
+        """Raise the floor to the first line: earlier lines are before the requested tail."""
+        if self._recent:
+            self.floor = max(self.floor, self._recent[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +166,6 @@ class LogTiming:
 
 
 DEFAULT_LOG_TIMING = LogTiming()
-_SHARED_LINES, _SHARED_TAIL = 32, 2_000
-"""Pod lines to read per requested worker line, and the minimum: other workers may write more."""
-_WORKER_LINE = re.compile(rb"\[(?P<worker>\d{1,4})\](?P<mark>!?) ")
-"""See ``contract.WORKER_LINE`` and ``contract.WORKER_MARK``."""
-_WORKERS_RECORD = f"{METRIC_PREFIX}{WORKERS_RECORD}".encode()
-_OUTAGE_TRIES = 4
-"""Number of consecutive failures after which a mark in the log reports the outage, once."""
 
 
 async def read(api: Api, pod: PodView, query: LogQuery, *, timing: LogTiming = DEFAULT_LOG_TIMING) -> LogLines:

@@ -6,19 +6,20 @@ of the record is reported through ``SupervisionContext.changed``, and the superv
 
 from __future__ import annotations
 
+import re
 import selectors
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import uuid4
 
-from l2rtui.backends.local.environment import find_command, pod_command, pod_environ
+from l2rtui.backends.local.environment import RUNTIME_COMMAND, find_command, pod_command, pod_environ
 from l2rtui.backends.local.paths import RunFolder
 from l2rtui.backends.local.records import DesiredPod, PodRecord, RunRecord
-from l2rtui.backends.local.supervision import death_cause, death_notice, kill_escalation, restart_policy
-from l2rtui.backends.local.supervision.death_cause import OomKills
+from l2rtui.backends.local.supervision import kill_escalation, restart_policy
 from l2rtui.backends.local.supervision.event_log import EventLog, EventRecord
 from l2rtui.backends.local.supervision.limit_backstop import end_reason
 from l2rtui.backends.local.supervision.log_file import LogWriter, final_lines, log_path, serials
@@ -26,9 +27,125 @@ from l2rtui.backends.local.supervision.supervised_process import SupervisedProce
 from l2rtui.domain.log import last_words
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
+from runtime.base import contract
+from runtime.base.cgroups import number_of
 
+if TYPE_CHECKING:
+    import subprocess
+
+
+_COUNTS = Path("/proc/vmstat")
+_SIGKILL: Final = 128 + signal.SIGKILL
+_LINES: Final = 5
+"""Number of last lines that are searched: libraries of threads print some after their error."""
+_processes: Final[list[subprocess.Popen[bytes]]] = []
 _ENDED_WITH_RUN = (None, 0, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
 """Exit codes of a process that was stopped because its run had finished: such a pod counts as succeeded."""
+
+
+class DeathCause(NamedTuple):
+    """Reason of a pod in one word, and a sentence without its subject."""
+
+    reason: str
+    sentence: str
+
+
+OOM_KILLED = DeathCause("OOMKilled", "the kernel killed it, as memory ran out")
+_IN_WORDS: Final = (
+    (
+        re.compile(r"(CUDA|HIP|cuda\w*|NCCL|GPU).{0,40}out of memory"),
+        DeathCause("OutOfGpuMemory", "the memory of its GPU is full"),
+    ),
+    (
+        re.compile(
+            r"\b\w*MemoryError\b|std::bad_alloc|[Cc]annot allocate memory|can't allocate memory|[Oo]ut of memory"
+            r"|memory allocation of \d+ bytes failed|failed to map segment from shared object"
+        ),
+        DeathCause("OutOfMemory", "memory ran out, or its limit (`ulimit -v`)"),
+    ),
+    (
+        re.compile(
+            r"can't start new thread|[Tt]hread creation failed|pthread_create failed|unable to create .{0,20}thread"
+            r"|(fork|thread|cannot be started|clone).{0,80}Resource temporarily unavailable"
+        ),
+        DeathCause("ThreadLimit", "the limit of processes and threads is reached (`ulimit -u`)"),
+    ),
+    (
+        re.compile(r"Too many open files"),
+        DeathCause("FileLimit", "the limit of open files is reached (`ulimit -n`)"),
+    ),
+    (re.compile(r"No space left on device|Disk quota exceeded"), DeathCause("NoSpace", "its disk is full")),
+)
+
+
+class OomKills:
+    """Count of processes that the kernel has killed as memory ran out; 0 where it does not count them."""
+
+    def __init__(self) -> None:
+        # Two: a look may fall between a kill and the moment in which its end is noticed.
+        self._looks = (_count(), _count())
+
+    def look(self) -> None:
+        """Read the count; to be called every few seconds."""
+        self._looks = (self._looks[1], _count())
+
+    def has_risen(self) -> bool:
+        """Return True if the count has risen since the look before the last."""
+        return _count() > self._looks[0]
+
+
+def cause_of(exit_code: int | None, lines: Sequence[str], *, has_oom_kill: bool) -> DeathCause | None:
+    """Return the cause of a failure; None if nothing beyond the exit code is known.
+
+    Args:
+        exit_code: None if it is unknown. lines: Last lines of the process.
+        has_oom_kill: The kernel has killed some process of the machine at that time.
+    """
+    if has_oom_kill and exit_code in (None, _SIGKILL):
+        return OOM_KILLED
+    if exit_code == _SIGKILL:  # somebody killed it, whatever it had said before
+        return None
+    # The last error is the one that ended it: an earlier one may have been handled.
+    for line in reversed(lines[-_LINES:]):
+        for pattern, cause in _IN_WORDS:
+            if pattern.search(line):
+                return cause
+    return None
+
+
+def _count() -> int:
+    return number_of(_COUNTS, "oom_kill") or 0
+
+
+def send(environ: Mapping[str, str], reason: str, cwd: str, *, is_by_limit: bool = False) -> None:
+    """Start the delivery. Its output goes to the supervisor's log.
+
+    Args:
+        environ: Environment of the learner: rules, folder and secrets.
+        reason: Sentence on how it ended.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+    import subprocess  # loaded only by a supervisor that sends an alert
+
+    command = find_command(RUNTIME_COMMAND, environ["PATH"], cwd)
+    if command is None:
+        raise OSError(None, f"{RUNTIME_COMMAND} is not there")
+    # Not part of the pod, whose remaining processes are killed, but part of the run, so that a destroy ends it.
+    own = {key: value for key, value in environ.items() if key != contract.ENV_POD_ID}
+    words: Sequence[str] = ("--limit",) if is_by_limit else ()
+    # Ended deliveries are reaped here; the last one is left to init.
+    _processes[:] = [process for process in _processes if process.poll() is None]
+    _processes.append(
+        subprocess.Popen(
+            [command, "alert", "--ended", reason, *words],
+            env=own,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    )
 
 
 @dataclass(slots=True)
@@ -238,7 +355,7 @@ class SupervisedPod:
             lines = final_lines(log_path(self._context.folder.log_dir(self.name), record.serial))
             words = last_words(lines) if process.exit_code is not None else restart_policy.UNKNOWN_EXIT
             has_oom_kill = self._context.oom_kills.has_risen()
-            if cause := death_cause.cause_of(process.exit_code, lines, has_oom_kill=has_oom_kill):
+            if cause := cause_of(process.exit_code, lines, has_oom_kill=has_oom_kill):
                 reason, end = cause.reason, f"{end}, {cause.sentence}"
                 words = f"{cause.sentence}: {words}".removesuffix(": ")
         self._note("Died", end, is_warning=is_fault)
@@ -279,7 +396,7 @@ class SupervisedPod:
             return
         environ = pod_environ(context.record, context.folder, plan, self.record.uid, context.environ, context.cores)
         try:
-            death_notice.send(environ, reason, context.cwd, is_by_limit=is_by_limit)
+            send(environ, reason, context.cwd, is_by_limit=is_by_limit)
         except OSError as error:
             context.report_problem(f"no alert can be sent: {error.strerror or error}")
 
@@ -293,7 +410,7 @@ class SupervisedPod:
     def _handle_start_error(self, sentence: str) -> None:
         self.record.started, self.record.exit_code = self._context.now(), restart_policy.START_ERROR_CODE
         self._note("StartError", sentence, is_warning=True)
-        if cause := death_cause.cause_of(self.record.exit_code, [sentence], has_oom_kill=False):
+        if cause := cause_of(self.record.exit_code, [sentence], has_oom_kill=False):
             sentence = f"{cause.sentence}: {sentence}"
         self._apply_policy(sentence, "StartError", has_run=False)
 

@@ -94,8 +94,8 @@ class SlotGrid:
         elif shape.level is ZoomLevel.NODE:
             # Two bars are narrower than their names, which then go on above the devices.
             head = f"  {'cpu':>4} {'mem':>4}   " if shape.head == HEAD else " cpu and mem, then "
-            each = "each GPU: number, how busy, slots" if self._is_measured else "slots"
-            text = f"{'node':<{shape.name_width}}{head}{each}"
+            slots = "each GPU: number, how busy, slots" if self._is_measured else "slots"
+            text = f"{'node':<{shape.name_width}}{head}{slots}"
         style = TextStyle.HEADING if shape.level is ZoomLevel.NODE else TextStyle.DIM
         if not self.figures.age:
             return (Span(text, style),)

@@ -13,7 +13,7 @@ import pytest
 
 from l2rtui.backends.common import node_info, node_load
 from l2rtui.backends.common.nvml import GpuProcess, GpuReader, GpuReport, cpu_device, shares_of
-from l2rtui.backends.local import gpu_check
+from l2rtui.backends.local import preflight
 from l2rtui.backends.local.backend import LocalBackend
 from l2rtui.config import Settings
 from l2rtui.domain.ledger import DeviceUsage, SlotState
@@ -115,11 +115,11 @@ async def test_the_node_shows_what_its_gpus_do(tmp_path):
     ],
 )
 def test_torch_that_cannot_use_the_gpus_is_named(answer, severity, sentence):
-    finding = gpu_check.torch_finding(answer)
+    finding = preflight.torch_finding(answer)
     assert finding.severity == severity
     assert finding.sentence.startswith(sentence)
     assert bool(finding.hint) == (severity == "warning")
-    assert gpu_check.torch_finding(None) is None
+    assert preflight.torch_finding(None) is None
 
 
 @pytest.mark.process

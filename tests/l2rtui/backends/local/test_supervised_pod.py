@@ -14,7 +14,7 @@ import pytest
 
 from l2rtui.backends.local.paths import StateFolder
 from l2rtui.backends.local.records import DesiredPod, ProcessIdentity, RunRecord
-from l2rtui.backends.local.supervision import death_cause, restart_policy
+from l2rtui.backends.local.supervision import restart_policy, supervised_pod
 from l2rtui.backends.local.supervision.log_file import log_path
 from l2rtui.backends.local.supervision.supervised_pod import SupervisedPod, SupervisionContext
 from l2rtui.backends.local.supervision.supervised_process import SupervisedProcess
@@ -290,7 +290,7 @@ def test_a_kill_of_the_kernel_for_want_of_memory_is_told_from_others(
     world, monkeypatch, tmp_path, code, counts, reason
 ):
     counter = tmp_path / "vmstat"
-    monkeypatch.setattr(death_cause, "_COUNTS", counter)
+    monkeypatch.setattr(supervised_pod, "_COUNTS", counter)
     first, second, now = counts
     counter.write_text(f"pgfree 7\noom_kill {first}\n")
     pod = world.pod(RestartPolicy.NEVER)

@@ -24,7 +24,7 @@ from l2rtui.services import launcher
 from l2rtui.services.history import place, recorder, sharing
 from l2rtui.services.history.store import HistoryStore
 from l2rtui.services.monitor import Monitor
-from l2rtui.services.queue.end_records import EndRecords
+from l2rtui.services.queue.keeper import EndRecords
 from l2rtui.services.spec.spec_file import LaunchRequest
 from tests.fakes.moto_server import moto_server
 

@@ -12,7 +12,7 @@ import pytest
 
 from l2rtui.domain.history.record import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome, SourceState
 from l2rtui.errors import NotFoundError
-from l2rtui.services.history import migrations, store
+from l2rtui.services.history import store
 from l2rtui.services.history.store import HistoryError, HistoryFilter, HistoryStore
 
 
@@ -158,7 +158,7 @@ def test_a_file_of_a_newer_version_is_read_and_not_written(path):
     with closing(sqlite3.connect(path)) as raw, raw:
         raw.execute("ALTER TABLE runs ADD COLUMN mood TEXT")
         raw.execute("UPDATE runs SET state = 'a state of tomorrow'")
-        raw.execute(f"PRAGMA user_version = {migrations.SCHEMA + 1}")
+        raw.execute(f"PRAGMA user_version = {store.SCHEMA + 1}")
     with HistoryStore(path) as history:
         assert "newer" in history.problem
         assert [entry.state for entry in history.entries()] == [RunOutcome.LOST]
@@ -170,9 +170,8 @@ def test_a_file_of_a_newer_version_is_read_and_not_written(path):
 def test_an_older_file_takes_the_steps_that_it_lacks(path, monkeypatch):
     with HistoryStore(path) as history:
         history.put([record()])
-    monkeypatch.setattr(migrations, "STEPS", (*migrations.STEPS, "ALTER TABLE runs ADD COLUMN later TEXT"))
-    for module in (migrations, store):
-        monkeypatch.setattr(module, "SCHEMA", migrations.SCHEMA + 1)
+    monkeypatch.setattr(store, "STEPS", (*store.STEPS, "ALTER TABLE runs ADD COLUMN later TEXT"))
+    monkeypatch.setattr(store, "SCHEMA", store.SCHEMA + 1)
     with HistoryStore(path) as history:
         assert history.problem == ""
         assert len(history.entries()) == 1

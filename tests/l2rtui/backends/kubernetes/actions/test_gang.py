@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from l2rtui.backends.kubernetes.actions import destroy as destroying
-from l2rtui.backends.kubernetes.actions import gang_checks
 from l2rtui.backends.kubernetes.actions import launch as launching
+from l2rtui.backends.kubernetes.actions import preflight
 from l2rtui.backends.kubernetes.actions.describe import describe
 from l2rtui.backends.kubernetes.actions.destroy import destroy
 from l2rtui.backends.kubernetes.actions.preflight import check_plan
@@ -166,7 +166,7 @@ async def test_the_description_names_the_pod_group(queue, kind, scheduler, spec)
 # --- preflight ----------------------------------------------------------------------------------------------
 async def findings(cluster, queue, **options):
     plan = await queued(cluster, queue, **options)
-    return {item.sentence: item.severity for item in await gang_checks.check(cluster.context.api, plan, "ml")}
+    return {item.sentence: item.severity for item in await preflight.check_queues(cluster.context.api, plan, "ml")}
 
 
 async def test_a_queue_that_is_there_is_said_and_one_that_is_not_refuses():
@@ -183,7 +183,7 @@ async def test_a_queue_that_is_there_is_said_and_one_that_is_not_refuses():
         plan = await queued(cluster, VOLCANO)
         sentences = [item.sentence for item in await check_plan(cluster.context, plan)]
         assert "all 2 pods start together, when volcano admits them through gpus" in sentences
-        assert await gang_checks.check(cluster.context.api, await cluster.plan(), "ml") == []
+        assert await preflight.check_queues(cluster.context.api, await cluster.plan(), "ml") == []
         await cluster.context.api.close()
 
 

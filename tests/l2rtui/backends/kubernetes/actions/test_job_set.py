@@ -7,8 +7,8 @@ import uuid
 import pytest
 
 from l2rtui.backends.kubernetes.actions import destroy as destroying
-from l2rtui.backends.kubernetes.actions import gang_checks
 from l2rtui.backends.kubernetes.actions import launch as launching
+from l2rtui.backends.kubernetes.actions import preflight
 from l2rtui.backends.kubernetes.actions.describe import describe
 from l2rtui.backends.kubernetes.actions.destroy import destroy
 from l2rtui.backends.kubernetes.actions.diff import cluster_manifests
@@ -135,18 +135,18 @@ async def test_preflight_tries_the_set_and_refuses_what_cannot_be_a_job(cluster,
     forever = await planned(cluster, PLAIN, RestartPolicy.ALWAYS)
     (refusal,) = [
         item
-        for item in await gang_checks.check(cluster.context.api, forever, "ml")
+        for item in await preflight.check_queues(cluster.context.api, forever, "ml")
         if item.severity is Severity.REFUSAL
     ]
     assert refusal.sentence == "a JobSet has Jobs alone, and this set is restarted for ever"
     (missing,) = [
         item.sentence
-        for item in await gang_checks.check(cluster.context.api, await planned(cluster, QUEUED), "ml")
+        for item in await preflight.check_queues(cluster.context.api, await planned(cluster, QUEUED), "ml")
         if item.severity is Severity.REFUSAL
     ]
     assert missing == "there is no LocalQueue team in ml"
     server.missing_groups.add("jobset.x-k8s.io")
     api = server.api()  # a client that has not requested the groups yet
-    (absent,) = await gang_checks.check(api, await planned(cluster, PLAIN), "ml")
+    (absent,) = await preflight.check_queues(api, await planned(cluster, PLAIN), "ml")
     await api.close()
     assert absent.sentence == "this cluster has no jobset: it serves nothing of jobset.x-k8s.io"

@@ -9,6 +9,7 @@ import pytest
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.actions import slot_leases
+from l2rtui.backends.kubernetes.actions.destroy import RunClaims
 from l2rtui.backends.kubernetes.actions.slot_leases import (
     Claimant,
     SlotLeases,
@@ -16,7 +17,6 @@ from l2rtui.backends.kubernetes.actions.slot_leases import (
     device_of,
     slots_by_device,
 )
-from l2rtui.backends.kubernetes.actions.slot_release import RunClaims
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.domain.node import SlotId
 from l2rtui.errors import BackendError, RefusedError

@@ -10,7 +10,7 @@ import pytest
 
 from l2rtui.backends.common import file_copies
 from l2rtui.backends.kubernetes.api.errors import ApiError
-from l2rtui.backends.kubernetes.storage import transfer, volume_files
+from l2rtui.backends.kubernetes.storage import volume_files
 from l2rtui.backends.kubernetes.storage import volumes as module
 from l2rtui.backends.kubernetes.storage.volumes import Volumes
 from l2rtui.domain.volume import FileEntry
@@ -154,23 +154,23 @@ def test_a_stream_writes_what_was_asked_for_and_nothing_else(tmp_path):
             archive.addfile(info, io.BytesIO(b"abc"))
     stream.seek(0)
     target = tmp_path / "folder" / "wanted"
-    transfer.unpack(stream, {"wanted": target})
+    volume_files.unpack(stream, {"wanted": target})
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["wanted"]
     assert file_copies.is_there(target, FileEntry("wanted", "file", 3, 1_000_000.0))
     assert not file_copies.is_there(target, FileEntry("wanted", "file", 4, 1_000_000.0))
 
 
 def test_batches_are_cut_by_size_and_by_number(monkeypatch):
-    monkeypatch.setattr(transfer, "_BATCH_BYTES", 10)
-    monkeypatch.setattr(transfer, "_BATCH_FILES", 3)
-    assert list(transfer.batches([6, 6, 1, 1, 1, 1, 20], lambda size: size)) == [[6], [6, 1, 1], [1, 1], [20]]
+    monkeypatch.setattr(volume_files, "_BATCH_BYTES", 10)
+    monkeypatch.setattr(volume_files, "_BATCH_FILES", 3)
+    assert list(volume_files.batches([6, 6, 1, 1, 1, 1, 20], lambda size: size)) == [[6], [6, 1, 1], [1, 1], [20]]
 
 
 async def test_a_file_is_read_from_where_the_last_try_ended(tmp_path):
     path = tmp_path / "f"
     path.write_bytes(b"0123456789")
     sizes = []
-    blocks = [block async for block in transfer.read(path, 4, sizes.append)]
+    blocks = [block async for block in volume_files.read(path, 4, sizes.append)]
     assert (b"".join(blocks), sum(sizes)) == (b"456789", 6)
-    await asyncio.to_thread(transfer.stamp, path, 5.0)
+    await asyncio.to_thread(volume_files.stamp, path, 5.0)
     assert path.stat().st_mtime == 5.0

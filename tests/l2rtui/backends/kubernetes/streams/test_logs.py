@@ -13,8 +13,7 @@ from aiohttp import web
 
 from l2rtui.backends.common.line_splitter import MAX_LINE_BYTES, LineSplitter
 from l2rtui.backends.kubernetes.api.errors import ApiError, RequestInfo, status_error
-from l2rtui.backends.kubernetes.streams.log_lines import Cursor, StampParser
-from l2rtui.backends.kubernetes.streams.logs import LogTiming, read
+from l2rtui.backends.kubernetes.streams.logs import Cursor, LogTiming, StampParser, read
 from l2rtui.domain.log import LogQuery
 from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import NotFoundError
