@@ -345,7 +345,7 @@ async def scale(
     *,
     overcommit: bool = False,
 ) -> ScalePlan:
-    """Give a set another number of replicas; arguments and errors are those of `plan_scale`.
+    """Change the number of replicas of a set; arguments and errors as for `plan_scale`.
 
     Args:
         grace_seconds: Of the pods that are removed; None keeps their own.

@@ -135,7 +135,7 @@ class Member:
     waits: bool = False
 
     def pinged(self, now: float, ping: Ping) -> None:
-        """Note what the peer says about itself."""
+        """Record the peer's description of itself."""
         self.env_steps = self.pinged_steps = ping.env_steps
         self.env_steps_per_second, self.policy_version = ping.env_steps_per_second, ping.policy_version
         self.rated = now, ping.env_steps
