@@ -25,6 +25,7 @@ from l2rtui.domain.containers import Binding, PodSettings
 from l2rtui.domain.counts import CLOSED, NVIDIA_GPU, Counts, counted_resource, counted_units
 from l2rtui.domain.ledger import Ledger, NodeLedger, Slot, SlotState
 from l2rtui.domain.node import CPU, Node, SlotId, device_index, device_name
+from l2rtui.domain.quantity import counted
 from l2rtui.domain.workload import MAX_SEED, RunSpec, SetSpec, pod_name
 
 
@@ -664,12 +665,13 @@ def _no_room(
 ) -> str:
     where, other = f" among {', '.join(map(str, pins))}" if pins else "", ""
     number = worker_set.workers_in_pod
-    amount = f"{worker_set.num_pods} pods of {number} workers" if number > 1 else f"{worker_set.replicas} replicas"
+    amount = f"{counted(worker_set.num_pods, 'pod')} of {number} workers"
+    amount = amount if number > 1 else counted(worker_set.replicas, "replica")
     left_out = _left_out(closed, pins)
     nodes = [name for name in ledger.nodes if not pins or any(pin.node == name for pin in pins)]
-    if counted := [name for name in nodes if counts.is_counted(worker_set, name)]:
-        sentence = f"{run.name}/{worker_set.name}: {missing} of {amount} find no"
-        return f"{sentence} {_lacking_units(worker_set, counted, closed, counts)}{where}{left_out}"
+    if by_count := [name for name in nodes if counts.is_counted(worker_set, name)]:
+        sentence = f"{run.name}/{worker_set.name}: {missing} of {amount} {'lacks' if missing == 1 else 'lack'}"
+        return f"{sentence} {_lacking_units(worker_set, by_count, closed, counts)}{where}{left_out}"
     size = f" of {worker_set.slots} slots on one device" if worker_set.slots > 1 else ""
     number = worker_set.whole_gpus
     size = f" of {number} whole GPUs of one node" if number > 1 else " of a whole device" if number else size
@@ -689,10 +691,11 @@ def _no_room(
             if (slot.is_cpu if on_cpu else slot.id.gpu != CPU and slot.resource == device)
         ]
     free = sum(slot.state is SlotState.FREE for slot in slots)
-    lacking = f"{missing} of {amount}{size} find no free {kind}{where}"
-    total = f"{free} of {len(slots)} {kind}s are free for the whole plan{_reserved(slots)}"
+    lacking = f"{missing} of {amount}{size} {'does' if missing == 1 else 'do'} not fit{where}"
+    verb = "is" if free == 1 else "are"
+    total = f"{free} of {counted(len(slots), kind)} {verb} free for the whole plan{_reserved(slots)}"
     unseen = "" if worker_set.pod.binding is Binding.CPU else _unseen(ledger, nodes)
-    return f"{run.name}/{worker_set.name}: {lacking} ({total}{other}{left_out}{unseen})"
+    return f"{run.name}/{worker_set.name}: {lacking} ({total}{other}{_off(slots)}{left_out}{unseen})"
 
 
 def _lacking_units(part: SetSpec, nodes: Sequence[str], closed: Collection[str], counts: Counts) -> str:
@@ -735,15 +738,24 @@ def _unseen(ledger: Ledger, nodes: Iterable[str]) -> str:
             has_free = any(count.free for count in (part.counts or {}).values() if not count.resource.device)
             way = ", though --binding device-plugin takes one by count" if has_free else ""
             clauses.append(f"; on {name} {part.unseen}: which ones is not known{way}")
-    more = f"; and {len(clauses) - _MAX_NAMES} more nodes" if len(clauses) > _MAX_NAMES else ""
+    more = f"; and {counted(len(clauses) - _MAX_NAMES, 'more node')}" if len(clauses) > _MAX_NAMES else ""
     return "".join(clauses[:_MAX_NAMES]) + more
 
 
 def _holders(slots: Iterable[Slot]) -> str:
     """Return clauses on the pods that hold these slots, and whose they are."""
     clauses = [f"{slot.id} is {slot.use}{f' ({slot.owner})' if slot.owner else ''}" for slot in slots if slot.pod]
-    more = f" and {len(clauses) - _MAX_NAMES} more are held" if len(clauses) > _MAX_NAMES else ""
+    rest = len(clauses) - _MAX_NAMES
+    more = f" and {rest} more {'is' if rest == 1 else 'are'} held" if rest > 0 else ""
     return "".join(f"; {clause}" for clause in clauses[:_MAX_NAMES]) + more
+
+
+def _off(slots: Iterable[Slot]) -> str:
+    """Return a clause on the nodes whose slots are off."""
+    nodes = list(dict.fromkeys(slot.id.node for slot in slots if slot.state is SlotState.OFF))
+    more = f" and {len(nodes) - _MAX_NAMES} more" if len(nodes) > _MAX_NAMES else ""
+    verb = "is" if len(nodes) == 1 else "are"
+    return f"; {', '.join(nodes[:_MAX_NAMES])}{more} {verb} cordoned or not ready" if nodes else ""
 
 
 def _reserved(slots: Iterable[Slot]) -> str:

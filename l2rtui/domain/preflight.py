@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from l2rtui.domain.node import CPU, Node
 from l2rtui.domain.plan import LaunchPlan, gpu_count
-from l2rtui.domain.quantity import format_bytes, format_cores
+from l2rtui.domain.quantity import counted, format_bytes, format_cores
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.domain.workload import MAX_SET_NAME, RunSpec, cpu_reason, name_problem
 from runtime.base.limits import Limits, limit_label
@@ -95,6 +95,7 @@ def _places(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
     yield from _counted(plan, snapshot)
     yield from cpu_sets(plan)
     yield from shared_pods(plan)
+    yield from _unused_pins(plan)
     if slots and not plan.conflicts and not plan.overcommitted:
         nodes = ", ".join(sorted({slot.node for slot in slots}))
         yield Finding(Severity.OK, "slots", f"{nodes}: every requested slot is free")
@@ -122,6 +123,16 @@ def _shared(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
         who = f"{' and '.join(sharing)} {verb} there too" if sharing else "others may sit there too"
         sentence = f"{slot_id} is over-committed: {who}"
         yield Finding(Severity.WARNING, str(slot_id), sentence, "Leave out --overcommit to refuse this.")
+
+
+def _unused_pins(plan: LaunchPlan) -> Iterable[Finding]:
+    """Return findings on runs that were sent to named places, and of which no set takes a slot there."""
+    places = counted(len(plan.pins), "named place")
+    verb = "is" if len(plan.pins) == 1 else "are"
+    for run in plan.runs:
+        if plan.pins and not plan.conflicts and not any(pod.node or pod.seat.slots for pod in run.pods):
+            sentence = f"{places} {verb} not used: no set of it takes slots, so its pods may start on any node"
+            yield Finding(Severity.WARNING, run.spec.name, sentence, "Write `slots: 1` into a set to place it.")
 
 
 def _counted(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:

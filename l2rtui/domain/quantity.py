@@ -159,6 +159,13 @@ def format_bytes(count: float) -> str:
     return (f"{count:.3g}" if abs(count) < 999.5 else f"{count:.0f}") + suffixes[0]
 
 
+def format_rate(count: float) -> str:
+    """Write a number of bytes a second with its unit: ``370 KiB/s``."""
+    text = format_bytes(count)
+    digits = text.rstrip("KMGTPi")
+    return f"{digits} {text[len(digits) :]}B/s"
+
+
 def format_cores(cores: float) -> str:
     """Write CPU cores as Kubernetes does: ``2``, ``500m``."""
     return str(int(cores)) if cores == int(cores) else f"{round(cores * 1000)}m"

@@ -138,6 +138,10 @@ _LEARNING_LEVELS: Final = {
 }
 
 
+LOADING: Final = "loading metric records"
+"""Reason of an unknown state while the log of a learner is read for the first time."""
+
+
 @dataclass(frozen=True, slots=True)
 class LearningState:
     """State of the learning of a run, with its cause.
@@ -155,6 +159,11 @@ class LearningState:
     def level(self) -> Level:
         """Meaning for colour and glyph."""
         return _LEARNING_LEVELS[self.state]
+
+    @property
+    def word(self) -> str:
+        """Its word on a screen: what is unknown only because records are still being read is ``loading``."""
+        return "loading" if self.reason == LOADING else str(self.state)
 
     @property
     def is_worth_explaining(self) -> bool:
@@ -333,7 +342,7 @@ def _by_records(run: RunView, pods: Sequence[PodView], reports: RunReports, now:
                 sentence = f"{sentence}; it starts again after: {learner.message}"
             return LearningState(Learning.STARTING, now - running, sentence)
         if not reports.is_learner_read:
-            return LearningState(Learning.UNKNOWN, now - running, "the records of its learner are being read")
+            return LearningState(Learning.UNKNOWN, now - running, LOADING)
         sentence = f"no metric record of its learner could be read: see `l2rtui logs {learner.name}`"
         return LearningState(Learning.UNKNOWN, now - running, sentence)
     return _of_learner(run, learner, _Look(metrics, reports.learner_age, running, now), pods, reports)

@@ -344,26 +344,50 @@ async def scale(
     grace_seconds: float | None = None,
     *,
     overcommit: bool = False,
+    planned: Callable[[ScalePlan], None] = lambda _: None,
 ) -> ScalePlan:
     """Change the number of replicas of a set; arguments and errors as for `plan_scale`.
 
+    If a launch claims the slots first, new replicas get others, unless the run was launched on exact slots.
+
     Args:
         grace_seconds: Of the pods that are removed; None keeps their own.
+        planned: Called with each plan before it is carried out.
+
+    Raises:
+        SlotTakenError: another launch took a slot first, and there is no other for it; nothing was changed.
     """
-    plan = await plan_scale(backend, run, set_name, replicas, overcommit=overcommit)
-    await carry_out_scale(backend, plan, grace_seconds)
-    return plan
-
-
-async def carry_out_scale(backend: Backend, plan: ScalePlan, grace_seconds: float | None = None) -> None:
-    """Carry out a planned scale."""
-    _log.info("scale %s/%s to %d: begins", plan.run, plan.set_name, plan.replicas)
-    await backend.scale(plan, grace_seconds)
-    journal.record("scale", f"{plan.run}/{plan.set_name}", "asked", replicas=plan.replicas)
+    excluded = frozenset[SlotId]()
+    refusal: SlotTakenError | None = None
+    while True:
+        try:
+            plan = await plan_scale(backend, run, set_name, replicas, overcommit=overcommit, excluded=excluded)
+        except RefusedError:
+            if refusal is None:
+                raise
+            raise refusal from None
+        planned(plan)
+        _log.info("scale %s/%s to %d: begins", run, set_name, replicas)
+        try:
+            await backend.scale(plan, grace_seconds)
+        except SlotTakenError as error:
+            refusal = error
+            if excluded.issuperset(error.slots):
+                raise
+            excluded = excluded.union(error.slots)
+        else:
+            journal.record("scale", f"{run}/{set_name}", "asked", replicas=replicas)
+            return plan
 
 
 async def plan_scale(
-    backend: Backend, run: str, set_name: str, replicas: int, *, overcommit: bool = False
+    backend: Backend,
+    run: str,
+    set_name: str,
+    replicas: int,
+    *,
+    overcommit: bool = False,
+    excluded: frozenset[SlotId] = frozenset(),
 ) -> ScalePlan:
     """Plan another number of replicas for a set; nothing is changed.
 
@@ -372,6 +396,7 @@ async def plan_scale(
 
     Args:
         overcommit: Share slots with other pods where none is free.
+        excluded: As in ``Placing``.
 
     Raises:
         NotFoundError: there is no such run or set.
@@ -399,8 +424,9 @@ async def plan_scale(
     ]
     wish = [spec.with_replicas(set_name, replicas)]
     places = await backend.renderer.places(run) if backend.renderer is not None else NO_PLACES
-    back = _seats_of_the_plan(wish[0], set_name, places, snapshot, existing)
-    ledger = snapshot.ledger.without(frozenset(slot for seat in back for slot in seat.slots))
+    ledger = snapshot.ledger.without(excluded)
+    back = _seats_of_the_plan(wish[0], set_name, places, ledger, existing)
+    ledger = ledger.without(frozenset(slot for seat in back for slot in seat.slots))
     pins = _open_pins(places.pins, ledger, overcommit=overcommit)
     on = ",".join(map(str, places.pins))
     if on and not pins and len(existing) + len(back) < sum(part.num_pods for part in wish[0].sets):
@@ -435,7 +461,7 @@ def _open_pins(pins: Iterable[Pin], ledger: Ledger, *, overcommit: bool) -> tupl
 
 
 def _seats_of_the_plan(
-    spec: RunSpec, set_name: str, places: PlannedPlaces, snapshot: ClusterSnapshot, existing: Iterable[Seat]
+    spec: RunSpec, set_name: str, places: PlannedPlaces, ledger: Ledger, existing: Iterable[Seat]
 ) -> list[Seat]:
     """Return the seats of a set's missing replicas that the launch has chosen, as far as they are free now."""
     part = spec.set_named(set_name)
@@ -446,7 +472,7 @@ def _seats_of_the_plan(
     for index in range(part.num_pods):
         seat = Seat(spec.name, set_name, index, places.slots.get(pod_name(spec.name, set_name, index), ()))
         is_free = all(
-            (slot := snapshot.ledger.slots.get(slot_id)) is not None
+            (slot := ledger.slots.get(slot_id)) is not None
             and slot.state is SlotState.FREE
             and slot_id not in in_use
             for slot_id in seat.slots

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from l2rtui.backends.base import Backend
+from l2rtui.domain.quantity import counted
 from l2rtui.domain.runstatus import NO_REPORTS, Learning, learning_state, lost_pod, run_status
 from l2rtui.domain.snapshot import LOST, UNSUPERVISED, ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import Phase
@@ -128,7 +129,8 @@ def _gone(run: RunView | None, pods: Sequence[PodView]) -> Verdict:
     if run is None and not pods:
         return Verdict(WaitOutcome.REACHED, "is gone")
     return Verdict(
-        WaitOutcome.WAITING, run_status(run, pods).sentence if run is not None else f"{len(pods)} pods left"
+        WaitOutcome.WAITING,
+        run_status(run, pods).sentence if run is not None else f"{counted(len(pods), 'pod')} left",
     )
 
 

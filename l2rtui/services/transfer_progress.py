@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-from l2rtui.domain.quantity import format_bytes
+from l2rtui.domain.quantity import format_bytes, format_rate
 
 _SECONDS = 1.0
 
@@ -45,7 +45,7 @@ class Counter:
         self._tenth = tenth
 
     def sentence(self, now: float) -> str:
-        """Return the progress, such as ``12.0Mi of 1.00Gi, 8.1MiB/s``."""
+        """Return the progress, such as ``12.0Mi of 1.00Gi, 8.1 MiB/s``."""
         rate = self.done / max(now - self._began, 1e-6)
         of = f" of {format_bytes(self._total)}" if self._total else ""
-        return f"{format_bytes(self.done)}{of}, {format_bytes(int(rate))}B/s"
+        return f"{format_bytes(self.done)}{of}, {format_rate(int(rate))}"

@@ -45,6 +45,14 @@ class _Pen(NamedTuple):
 
 _DEFAULT: Final = _Pen("", "", "")
 _Cell = tuple[str, _Pen]
+_columns_of = lru_cache(maxsize=4096)(cell_len)
+
+
+class _Cells(NamedTuple):
+    """Cells of a line, and whether a character has two columns."""
+
+    cells: list[_Cell]
+    is_wide: bool
 
 
 class Painter(CompositorUpdate):
@@ -53,7 +61,7 @@ class Painter(CompositorUpdate):
     def __init__(self) -> None:
         self._size = Size(0, 0)
         self._lines: dict[int, Strip] = {}
-        self._painted: dict[int, Strip] = {}
+        self._painted: dict[int, tuple[Strip, _Cells]] = {}
         self._changed: set[int] = set()
 
     def forget(self) -> None:
@@ -82,11 +90,12 @@ class Painter(CompositorUpdate):
         output: list[str] = []
         pen = _DEFAULT
         for y in sorted(self._changed):
-            line, before = self._lines[y], self._painted.get(y)
+            line, (before, old) = self._lines[y], self._painted.get(y, (None, None))
             if before is not None and (line is before or line._segments == before._segments):  # noqa: SLF001
                 continue
-            self._painted[y] = line
-            for x, run in _differing(_cells(line, system), None if before is None else _cells(before, system)):
+            row = _cells(line, system)
+            self._painted[y] = line, row
+            for x, run in _differing(row, old):
                 output.append(f"\x1b[{y + 1};{x + 1}H")
                 for own, cells in groupby(run, key=itemgetter(1)):
                     output.append(_turn(pen, own))
@@ -135,11 +144,12 @@ def _merged(before: Strip | None, parts: list[tuple[int, Strip]], width: int) ->
     return Strip.join(pieces)
 
 
-def _cells(line: Strip, system: ColorSystem) -> list[_Cell]:
+def _cells(line: Strip, system: ColorSystem) -> _Cells:
     """Return a line as cells. A character of two columns is followed by an empty one, and one of none is with the
     character before it.
     """
     cells: list[_Cell] = []
+    is_wide = False
     for text, style, control in line:
         if control:
             continue
@@ -148,14 +158,16 @@ def _cells(line: Strip, system: ColorSystem) -> list[_Cell]:
             cells += [(char, blank if char == " " else pen) for char in text]
             continue
         for char in text:
-            columns = cell_len(char)
+            columns = _columns_of(char)
             if not columns:
                 if cells:
                     cells[-1] = (cells[-1][0] + char, cells[-1][1])
                 continue
             cells.append((char, blank if char == " " else pen))
-            cells += [("", pen)] * (columns - 1)
-    return cells
+            if columns > 1:
+                is_wide = True
+                cells += [("", pen)] * (columns - 1)
+    return _Cells(cells, is_wide)
 
 
 @lru_cache(maxsize=4096)
@@ -173,15 +185,16 @@ def _pens(style: Style, system: ColorSystem) -> tuple[_Pen, _Pen]:
     return pen, pen if is_seen else _Pen(None, None, pen.back)
 
 
-def _differing(cells: list[_Cell], before: list[_Cell] | None) -> Iterator[tuple[int, list[_Cell]]]:
+def _differing(line: _Cells, before: _Cells | None) -> Iterator[tuple[int, list[_Cell]]]:
     """Yield the runs of cells that differ, each with its column."""
-    if before is None or len(cells) != len(before) or not all(text for text, _ in (*cells, *before)):
+    cells = line.cells
+    if before is None or len(cells) != len(before.cells) or line.is_wide or before.is_wide:
         # Half of a wide character cannot be written: lines with one are written as a whole.
         yield 0, cells
         return
     start = end = -1
-    for x, (cell, old) in enumerate(zip(cells, before, strict=True)):
-        if cell == old or x < end:
+    for x in [x for x, (cell, old) in enumerate(zip(cells, before.cells, strict=True)) if cell != old]:
+        if x < end:
             continue
         if start >= 0 and x - end > _BRIDGE:
             yield start, cells[start:end]

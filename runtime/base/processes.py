@@ -10,6 +10,7 @@ from typing import Final, NoReturn
 END_SECONDS: Final = 3.0
 """Time for threads and exit hooks of foreign code when the work of a process is done."""
 _PR_SET_PDEATHSIG: Final = 1
+_PR_SET_NAME: Final = 15
 _PR_SET_CHILD_SUBREAPER: Final = 36
 """From include/uapi/linux/prctl.h."""
 _MAX_EXPONENT: Final = 64
@@ -62,6 +63,15 @@ def signal_at_end_of(parent: int, number: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:  # it ended before the call, and its end is not reported again
             os.kill(os.getpid(), number)
+
+
+def name_process(name: str) -> None:
+    """Set the name that `ps -o comm` and `top` show for this process, 15 bytes at most (Linux; prctl(2))."""
+    if sys.platform == "linux":
+        import ctypes
+
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15])
 
 
 def end_process(code: int, seconds: float = END_SECONDS) -> NoReturn:

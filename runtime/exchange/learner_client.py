@@ -18,7 +18,7 @@ from runtime.base.errors import PeerRefusedError
 from runtime.base.launch_context import LaunchContext, incarnation
 from runtime.base.metrics import Console, Rate
 from runtime.exchange.machines.session import Outgoing, PeerSession
-from runtime.exchange.policy_store import BF2, F4, checksum, load
+from runtime.exchange.policy_store import BF2, F4, LARGE_BYTES, checksum, load
 from runtime.exchange.protocol import messages
 from runtime.exchange.protocol.framing import Buffer, decode, encode
 from runtime.exchange.protocol.segment_schema import Layout
@@ -26,13 +26,16 @@ from runtime.exchange.segment_buffers import gather
 from runtime.exchange.transport import curve_keys, shared_memory
 from runtime.exchange.transport.shared_memory import SharedMemoryError
 from runtime.exchange.transport.shm_ring import RingWriter
-from runtime.exchange.transport.shm_weights import SharedWeightsReader
+from runtime.exchange.transport.shm_weights import SHARED_WEIGHTS_BYTES, SharedWeightsReader
 from runtime.exchange.transport.sockets import PeerChannel, Port
+from runtime.exchange.transport.weights_cache import WeightsCache
 
 PULL_SECONDS: Final = 2.0
 """A request for weights without an answer within this time is repeated."""
 REOPEN_SECONDS: Final = 6.0
 """A socket without any answer for this long is replaced."""
+CACHE_POLL_SECONDS: Final = 0.01
+"""Interval at which a worker looks for weights that another one on its host has requested."""
 DRAIN_SECONDS: Final = 1.0
 """Longest wait of an ending client for the acknowledgement of its last segments."""
 
@@ -111,11 +114,17 @@ class LearnerClient(Generic[ActorT]):
         self._segment_bytes = layout.most_bytes(segment_transitions)
         self._ring: RingWriter | None = None
         # An evaluator measures the quality of a policy, so it needs all 24 bits of precision.
-        self._codec = BF2 if segment_transitions else F4
+        self._codec = BF2 if segment_transitions and 4 * floats >= LARGE_BYTES else F4
+        self._cache = self._open_cache(context) if wants_weights else None
+        """Weights that other workers of this host have received; None where they are in the learner's memory."""
+        self._asks_since: float | None = None
+        """Time since which another worker asks for weights that this one needs."""
         self._channel = PeerChannel(context.endpoint, self.name, 4 * floats, curve_keys.peer_keys(context))
         self._last_answer = dict.fromkeys(Port, time.monotonic())
         """Time at which each socket last delivered something, or had nothing to deliver."""
         self._last_poll = time.monotonic()
+        self._connected = 0
+        """Connections so far of the data socket."""
         self._has_reported_keys = False
 
     def __enter__(self) -> Self:
@@ -123,6 +132,7 @@ class LearnerClient(Generic[ActorT]):
 
     def __exit__(self, *_: object) -> None:
         self._channel.close()
+        self._close_cache()
         self._drop_ring()
         # The actor may outlive this client: it must not point into memory that is unmapped below.
         self._set_actor_weights(self._own_weights)
@@ -146,13 +156,17 @@ class LearnerClient(Generic[ActorT]):
         Raises PeerRefusedError if the learner refuses this process.
         """
         self._send_due()
-        for inbound in self._channel.poll(min(timeout_seconds, self.session.patience)):
+        patience = self.session.patience if self._asks_since is None else CACHE_POLL_SECONDS
+        for inbound in self._channel.poll(min(timeout_seconds, patience)):
             self._last_answer[inbound.port] = time.monotonic()
             try:
                 message, arena = decode(inbound.frames)
                 self._receive(message, arena)
             except messages.ProtocolError as error:
                 self._console.say(f"the learner sent an invalid message: {error}")
+        if self._connected != self._channel.connected:
+            self._connected = self._channel.connected
+            self.session.reconnected()
         if self._channel.is_mistrusted and not self._has_reported_keys:
             self._has_reported_keys = True
             self._console.say(
@@ -225,7 +239,7 @@ class LearnerClient(Generic[ActorT]):
         for port, answered in self._last_answer.items():
             if away > 1.0:  # this process did not poll (a long step, SIGSTOP): that says nothing about the socket
                 self._last_answer[port] = now
-            elif now - answered > REOPEN_SECONDS:
+            elif now - answered > REOPEN_SECONDS + (self.session.pause_seconds if port is Port.DATA else 0.0):
                 # libzmq permanently gives up a connection after a protocol error; only a new socket connects again.
                 self._last_answer[port] = now
                 self._channel.reopen(port)
@@ -236,12 +250,46 @@ class LearnerClient(Generic[ActorT]):
         newest, session = (self.session.epoch, self.session.policy_version), self.session
         # Tuples: a new epoch is newer whatever its version. Version 0 means that the learner has no policy yet.
         is_due = self._wants_weights and session.is_joined and newest > self._pulled and newest[1]
-        if is_due and now - self._pull_sent > PULL_SECONDS:
+        if is_due and now - self._pull_sent > PULL_SECONDS and not self._is_cached(now):
             get = messages.Get(session.hello.token, *self._pulled, self._codec, self._host)
             if self._channel.send(Port.MODEL, encode(get)):
                 self._pull_sent = now
         elif not self._wants_weights or newest <= self._pulled or not session.is_joined:
             self._last_answer[Port.MODEL] = now  # nothing was requested, so silence is not a fault of the socket
+
+    # --- weights of other workers on this host ---
+    def _open_cache(self, context: LaunchContext) -> WeightsCache | None:
+        floats = self.actor.weights.size
+        if context.endpoint.folder is not None or 4 * floats < SHARED_WEIGHTS_BYTES:
+            return None
+        try:
+            return WeightsCache(context.run_id, context.token, self._codec, floats)
+        except SharedMemoryError:
+            return None
+
+    def _close_cache(self) -> None:
+        cache, self._cache, self._asks_since = self._cache, None, None
+        if cache is not None:
+            cache.close()
+
+    def _is_cached(self, now: float) -> bool:
+        """Take newer weights that another worker of this host has received.
+
+        Return false if there are none and this worker is to request them.
+        """
+        if self._cache is None:
+            return False
+        epoch, have = self.session.epoch, self._pulled[1] if self._pulled[0] == self.session.epoch else 0
+        if (cached := self._cache.newest(epoch, have)) is not None:
+            version, weights = cached
+            self._pulled, self._pending = (epoch, version), (version, (self._codec, weights))
+        elif self._cache.may_ask() or (self._asks_since is not None and now - self._asks_since > PULL_SECONDS):
+            self._asks_since = None
+            return False
+        # If a still newer version was announced, it is looked for in the next call.
+        self._asks_since = None if cached else self._asks_since or now
+        self._last_answer[Port.MODEL] = now  # nothing was requested
+        return True
 
     def _send(self, queue: Sequence[Outgoing]) -> None:
         for number, outgoing in enumerate(queue):
@@ -275,6 +323,8 @@ class LearnerClient(Generic[ActorT]):
             case messages.Current():
                 self._pull_sent = float("-inf")
                 self._pulled = max(self._pulled, (message.epoch, message.policy_version))
+                if self._cache is not None:
+                    self._cache.give_up()
             case _:
                 self.session.receive(time.monotonic(), message)
                 if isinstance(message, messages.Welcome):
@@ -287,6 +337,9 @@ class LearnerClient(Generic[ActorT]):
             raise messages.ProtocolError(f"the weights of version {weights.policy_version} are damaged")
         self._pulled = weights.epoch, weights.policy_version
         self._pending = weights.policy_version, (weights.codec, arena)
+        cache, is_ours = self._cache, weights.codec == self._codec
+        if cache is not None and not (is_ours and cache.put(weights.epoch, weights.policy_version, arena)):
+            self._close_cache()
 
     def _map_shared_weights(self, shared: messages.SharedWeights) -> None:
         """Map the learner's memory; if that fails, request the weights through the socket from now on."""
@@ -301,6 +354,7 @@ class LearnerClient(Generic[ActorT]):
             if before is not None and (borrowed is None or borrowed[1] is not before):
                 before.close()
             self._shared_weights = reader
+        self._close_cache()  # the learner's memory serves all
         self._pulled = shared.epoch, shared.policy_version
         self._pending = shared.policy_version, self._shared_weights
 

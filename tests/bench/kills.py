@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -95,11 +95,11 @@ class PromiseError(Exception):
 class Training:
     """PPO with two workers. It goes on if new records show that the networks learned from more steps."""
 
-    def __init__(self, name: str, world: World) -> None:
+    def __init__(self, name: str, world: World, text: str = TRAIN) -> None:
         self.name, self._world, self.mark = name, world, ""
         (world.home / "slow_pole.py").write_text(ENVIRONMENT)
         self.spec = world.home / f"{name}.yaml"
-        self.spec.write_text(TRAIN.format(name=name))
+        self.spec.write_text(text.format(name=name))
 
     def has_gone_on(self, since: float) -> bool:
         steps = [record["learned_env_steps"] for record in self._records(self._data) if record["time"] > since]
@@ -187,10 +187,18 @@ class World:
         self.kinds: tuple[type[Training | Printing], ...] = (Training, Printing)
         self.living: list[Training | Printing] = []
 
+    def argv(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "l2rtui", "--backend", "local", *words]
+
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, "-m", "l2rtui", "--backend", "local", *words]
         done = subprocess.run(
-            argv, env=self.environ, cwd=self.home, capture_output=True, text=True, timeout=180, check=False
+            self.argv(*words),
+            env=self.environ,
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
         )
         if "Traceback" in done.stderr:
             raise PromiseError(f"{' '.join(words)}: {done.stderr}")
@@ -269,15 +277,14 @@ class World:
 
     def destroy(self, run: Training | Printing, during: Callable[[], None] = lambda: None) -> None:
         """Destroy a run, and compare its receipt with what is left."""
-        argv = [sys.executable, "-m", "l2rtui", "--backend", "local", "destroy", run.name, "--yes", "-o", "json"]
+        argv = self.argv("destroy", run.name, "--yes", "-o", "json")
         with subprocess.Popen(
             argv, env=self.environ, cwd=self.home, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as process:
             during()
             out, error = process.communicate(timeout=180)
         self.living.remove(run)
-        left = [f"{item.pid} {item.cmdline()}" for item in self.processes(run) if item.is_running()]
-        left += [str(path) for path in (self.runs / run.name,) if path.exists()]
+        left = self.left_of(run)
         self.receipts += 1
         try:
             receipt = json.loads(out)
@@ -287,9 +294,18 @@ class World:
             raise PromiseError(f"FALSE RECEIPT of {run.name}: {receipt}, but there are {left}")
         if receipt["left"]:
             raise PromiseError(f"{run.name} is not gone: {receipt}; there are {left}")
-        if receipt["kept"]:
-            self.records += run.check_accounts(Path(receipt["kept"]))
-            shutil.rmtree(receipt["kept"])  # the disk is small
+        if kept := self.results_of(run, receipt):
+            self.records += run.check_accounts(kept)
+            shutil.rmtree(kept)  # the disk is small
+
+    def left_of(self, run: Training | Printing) -> list[str]:
+        """What a destroyed run has left behind, found without the program's own means."""
+        left = [f"{item.pid} {item.cmdline()}" for item in self.processes(run) if item.is_running()]
+        return left + [str(path) for path in (self.runs / run.name,) if path.exists()]
+
+    def results_of(self, _run: Training | Printing, receipt: dict[str, Any]) -> Path | None:
+        """Folder with the results that a destroyed run has left on purpose."""
+        return Path(receipt["kept"]) if receipt["kept"] else None
 
     def _note_slowest(self, fault: str, seconds: float) -> None:
         name = fault.partition(" of ")[0]
@@ -361,8 +377,14 @@ def fill_disk(world: World, _victim: psutil.Process) -> Iterator[None]:
         filler.unlink()
 
 
-FAULTS: Final = {"kill": kill, "stop": stop, "memory": starve_of_memory, "descriptors": starve_of_descriptors}
-DISK: Final = {"disk": fill_disk}
+Faults = Mapping[str, Callable[["World", psutil.Process], contextlib.AbstractContextManager[None]]]
+FAULTS: Final[Faults] = {
+    "kill": kill,
+    "stop": stop,
+    "memory": starve_of_memory,
+    "descriptors": starve_of_descriptors,
+}
+DISK: Final[Faults] = {"disk": fill_disk}
 
 
 def memory_group() -> Path | None:
@@ -392,7 +414,7 @@ def group_of_little_memory(parent: Path) -> Iterator[Path]:
         folder.rmdir()
 
 
-def strike(world: World, names: list[str]) -> None:
+def strike(world: World, names: list[str], faults: Faults) -> None:
     """Inflict one random fault on one random process, and hold the program to its promises."""
     fault = world.random.choice(names)
     processes = sorted(world.processes(), key=lambda process: process.pid)
@@ -402,7 +424,7 @@ def strike(world: World, names: list[str]) -> None:
     what = f"{fault} of {'the disk' if fault == 'disk' else f'{victim.pid} {words}'}"
     print(f"{world.done.total():4} {what}", flush=True)
     world.done[fault] += 1
-    with contextlib.suppress(psutil.Error, ProcessLookupError), (FAULTS | DISK)[fault](world, victim):
+    with contextlib.suppress(psutil.Error, ProcessLookupError), faults[fault](world, victim):
         if world.random.random() < 0.12:  # a destroy in the middle of the fault
             run = world.random.choice(world.living)
             world.destroy(run, lambda: kill_some(world, run))
@@ -424,16 +446,15 @@ def kill_some(world: World, run: Training | Printing) -> None:
                 world.random.choice(processes).kill()
 
 
-def siege(home: Path, options: argparse.Namespace, names: list[str]) -> int:
+def siege(world: World, options: argparse.Namespace, names: list[str], faults: Faults) -> int:
     """Strike, destroy everything, and print the counts; return 1 if a promise was broken."""
-    world = World(home, seed=options.seed, within=options.within)
     problems: list[str] = []
     try:
         for kind in world.kinds:
             world.launch(kind)
         for _ in range(options.strikes):
             try:
-                strike(world, names)
+                strike(world, names, faults)
             except PromiseError as problem:
                 problems.append(str(problem))
                 print(f"PROBLEM: {problem}", flush=True)
@@ -459,17 +480,22 @@ def siege(home: Path, options: argparse.Namespace, names: list[str]) -> int:
     return int(bool(problems))
 
 
-def main(arguments: list[str]) -> int:
-    """Mount the disk, in a namespace of its own, and strike."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.bench.kills", description=(__doc__ or "").splitlines()[0]
-    )
+def arguments_of(
+    program: str, about: str | None, faults: Iterable[str], arguments: list[str]
+) -> argparse.Namespace:
+    """Read a command line."""
+    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=(about or "").splitlines()[0])
     parser.add_argument("--strikes", type=int, default=100)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1, 10**6))
     parser.add_argument("--within", type=float, default=20.0, help="seconds for an answer (%(default)s)")
     parser.add_argument("--most", type=int, default=3, help="problems after which it ends (%(default)s)")
-    parser.add_argument("--only", nargs="*", choices=[*FAULTS, *DISK], default=[*FAULTS, *DISK])
-    options = parser.parse_args(arguments)
+    parser.add_argument("--only", nargs="*", choices=[*faults], default=[*faults])
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> int:
+    """Mount the disk, in a namespace of its own, and strike."""
+    options = arguments_of("tests.bench.kills", __doc__, (*FAULTS, *DISK), arguments)
     can_mount = MOUNTED in os.environ
     probe = ["unshare", "-rm", "true"]
     if not can_mount and shutil.which(probe[0]) and not subprocess.call(probe, stderr=subprocess.DEVNULL):
@@ -485,7 +511,8 @@ def main(arguments: list[str]) -> int:
             size = f"size={DISK_BYTES}"
             subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(home / "disk")], check=True)
         try:
-            return siege(home, options, names)
+            world = World(home, seed=options.seed, within=options.within)
+            return siege(world, options, names, {**FAULTS, **DISK})
         finally:
             if can_mount:
                 subprocess.run(["umount", "-l", str(home / "disk")], check=False)

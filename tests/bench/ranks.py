@@ -229,7 +229,7 @@ def kills(options: argparse.Namespace) -> None:
             run.start("worker", index)
 
         def ranks() -> list[psutil.Process]:
-            return [child for child in learner.children() if "RANK" in child.environ()]
+            return [child for child in learner.children(recursive=True) if child.name().startswith("l2r rank ")]
 
         for kill in range(1, options.count + 1):
             known = run.output("learner").count("checkpoint ckpt-")

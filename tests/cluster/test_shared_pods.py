@@ -90,7 +90,7 @@ def test_eight_runs_of_one_gpu_fill_a_node_and_the_ninth_is_refused_with_the_cou
     assert in_use(cli) == 8
     ninth = cli.call("launch", "-f", str(path), "--name", "ninth", "--yes")
     assert ninth.returncode == 3
-    assert f"find no {GPU} (free for the whole plan: 0 of 8 on {NODE})" in ninth.stderr
+    assert f" {GPU} (free for the whole plan: 0 of 8 on {NODE})" in ninth.stderr
     receipts = cli.json("destroy", "experiment/one", "--yes", "--all-matching")
     assert [receipt["left"] for receipt in receipts] == [0] * 8
     assert (left(namespace), in_use(cli)) == ([], 0)

@@ -136,6 +136,13 @@ async def said(cli, **env):
     return state, waiting.returncode, "".join(item["state"] for item in entries if item["run"] == "pair")
 
 
+async def lost_in_history(cli):
+    """Wait until the history has the end of the run: it believes that a run of the last 30 s is being launched."""
+    async with asyncio.timeout(60):
+        while [item["state"] for item in await asyncio.to_thread(cli.json, "history")] != ["lost"]:
+            await asyncio.sleep(1)
+
+
 async def waited(screen, condition):
     """Verdict of a wait that begins now; it gives a young run the time of a launch to make its controllers."""
     view = screen.snapshot.run_named("pair")
@@ -163,11 +170,11 @@ async def test_a_controller_that_somebody_deleted_is_said_and_a_wait_ends(cli, r
 
 
 async def test_a_run_whose_config_map_was_deleted_leaves_a_notice_and_an_entry(cli, run, kubeconfig, namespace):
-    await asyncio.sleep(30)  # the history believes that a younger run is being launched
     async with screen_of(kubeconfig, namespace) as screen:
         kubectl("-n", namespace, "delete", "cm", "l2r-pair")
         await screen.within("gone", lambda: screen.row is None and screen.notices)
         assert screen.notices == ["pair is gone, by none of l2rtui's verbs: its ConfigMap was deleted"]
+    await lost_in_history(cli)
     assert await said(cli) == ("", 1, "lost")
 
 
@@ -179,6 +186,7 @@ async def test_a_namespace_that_was_deleted_is_said(cli, run, kubeconfig, namesp
         assert screen.notices[0].startswith("pair is gone, by none of l2rtui's verbs")
     done = await asyncio.to_thread(cli.call, "runs")
     assert f"namespace {namespace}" in done.stderr
+    await lost_in_history(cli)
     assert await said(cli) == ("", 1, "lost")
 
 

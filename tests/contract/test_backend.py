@@ -207,7 +207,7 @@ async def test_launches_at_once_get_slots_of_their_own_while_any_are_free(backen
         assert " is held by run" in holders
         sentence = told + sentence[sentence.rindex("). ") :]
     assert sentence == (
-        f"The launch is refused: 1 of 1 replicas find no free slot{where} "
+        f"The launch is refused: 1 of 1 replica does not fit{where} "
         f"({free} slots are free for the whole plan). "
         "Wait, scale down, destroy a run, or name other slots with --on."
     )

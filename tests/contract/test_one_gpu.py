@@ -182,7 +182,7 @@ async def test_a_scale_goes_on_on_the_cpu_and_gives_its_slots_back(backend):
 @pytest.mark.process
 async def test_a_scale_shares_slots_where_it_may(backend):
     await launched(backend, spec(workers=7))
-    with pytest.raises(RefusedError, match="2 of 9 replicas find no free CPU slot"):
+    with pytest.raises(RefusedError, match="2 of 9 replicas do not fit"):
         await launcher.scale(backend, "run", "w", 9)
     await launcher.scale(backend, "run", "w", 9, overcommit=True)
     snapshot = await until(backend, lambda seen: running(seen, "run", "w") == 9)
@@ -200,8 +200,8 @@ async def test_a_second_launch_is_refused_where_the_cpu_is_full_and_shares_it_wh
     refused = await launcher.prepare_runs(backend, [spec("two", workers=2)])
     sentences = [finding.sentence for finding in refusals(refused.findings)]
     assert sentences == [
-        "2 of 2 replicas find no free CPU slot (0 of 8 CPU slots are free for the whole plan)",
-        "1 of 1 replicas find no free CPU slot (0 of 8 CPU slots are free for the whole plan)",
+        "2 of 2 replicas do not fit (0 of 8 CPU slots are free for the whole plan)",
+        "1 of 1 replica does not fit (0 of 8 CPU slots are free for the whole plan)",
     ]
     snapshot = await launched(backend, spec("two", workers=2), overcommit=True)
     assert devices(snapshot, "two") == {"learner": ["0.1"], "w": ["cpu.0", "cpu.1"], "eval": ["cpu.2"]}

@@ -40,6 +40,7 @@ SCREENS: Final[Mapping[str, Sequence[str]]] = {
     "spec": ("2", "y"),
     "place": ("P",),
     "launch": ("L",),
+    "review": ("L", *"racing-sac.yaml", "tab", "tab", *"0-2", "enter"),
     "kill": ("2", "down", "3", "K"),
     "destroy": ("2", "down", "ctrl+d"),
     "experiments": ("E",),

@@ -242,7 +242,7 @@ class FakeBackend:
                 yield LogLine(self.now(), pod.name, "", is_seam=True)
             if not query.follow or pod.uid not in self._pods:
                 return
-            await self._wait_for_change()
+            await self._wait_for_change(demo_logs.seconds_to_next(self._pods[pod.uid], self.now()))
             # One line later than the last: `since` is exclusive, so nothing is repeated.
             newer = LogQuery(since=max(last, query.since or 0.0))
             lines = self._log_lines(pod, newer)
@@ -410,12 +410,12 @@ class FakeBackend:
         for event in self._waiting:
             event.set()
 
-    async def _wait_for_change(self) -> None:
-        """Wait until the state may have changed: a call, advance(), or a tick of a real clock."""
+    async def _wait_for_change(self, seconds: float = TICK_SECONDS) -> None:
+        """Wait until the state may have changed: a call, advance(), or these seconds of a real clock."""
         event = asyncio.Event()
         self._waiting.add(event)
         try:
-            async with asyncio.timeout(TICK_SECONDS if self._clock else None):
+            async with asyncio.timeout(max(TICK_SECONDS, seconds) if self._clock else None):
                 await event.wait()
         except TimeoutError:
             pass  # a tick: the clock has moved

@@ -116,6 +116,7 @@ def _pod(pod: PodView) -> list[str]:
             ("run", pod.run),
             ("node", pod.node),
             ("state", " ".join(filter(None, (str(pod.phase), pod.reason)))),
+            ("why", pod.status.sentence if pod.reason else ""),
             ("created", when(pod.created)),
             ("started", when(pod.started) if pod.started else ""),
             ("restarts", str(pod.restarts)),

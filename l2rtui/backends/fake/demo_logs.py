@@ -43,6 +43,18 @@ def lines(pod: PodView, query: LogQuery, now: float, peers: Sequence[str] = ()) 
     return all_lines if query.tail is None else all_lines[max(0, len(all_lines) - query.tail) :]
 
 
+def seconds_to_next(pod: PodView, now: float) -> float:
+    """Return the seconds until the next line of a pod; 0 before its start."""
+    if pod.started is None:
+        return 0.0
+    period = _period(pod)
+    return period - (now - pod.started) % period
+
+
+def _period(pod: PodView) -> float:
+    return PERIODS.get(pod.role, 2.0) if pod.role else 2.0
+
+
 def _opening(pod: PodView, started: float) -> Iterator[LogLine]:
     if pod.restarts:
         code = "" if pod.exit_code is None else f", exit {pod.exit_code} {pod.reason}".rstrip()
@@ -57,7 +69,7 @@ def _before(pod: PodView) -> Iterator[LogLine]:
 
 
 def _steady(pod: PodView, started: float, now: float, query: LogQuery, peers: Sequence[str]) -> Iterator[LogLine]:
-    period = PERIODS.get(pod.role, 2.0) if pod.role else 2.0
+    period = _period(pod)
     end = min(now, started + CRASH_SECONDS) if pod.reason == CRASH_LOOP else now
     last = int((end - started) / period)
     # Lines that the query leaves out are not generated: a follower calls this ten times a second.

@@ -19,6 +19,7 @@ from l2rtui.cloud.aws.cluster_spec import ClusterSpec, load_cluster
 from l2rtui.cloud.aws.clusters import ClusterReceipt
 from l2rtui.cloud.aws.reservations import check_zones, find_reservations
 from l2rtui.cloud.aws.waiters import ClusterChange
+from l2rtui.domain.quantity import counted
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND, UsageError
 from l2rtui.services import addons, journal
 from l2rtui.tables.column import Column, View
@@ -221,7 +222,7 @@ async def _scale(session: Session) -> int:
         count = wish.desired if args.nodes is None and wish else args.nodes
         nodes[group] = (count, wish.minimum if wish else (groups.get(group, {}).get("min") or 0))
     if not session.confirm(
-        lambda: f"Give {', '.join(f'{group} {count} nodes' for group, (count, _) in nodes.items())}?"
+        lambda: f"Give {', '.join(f'{group} ' + counted(count, 'node') for group, (count, _) in nodes.items())}?"
     ):
         return EXIT_FAILED
     await clusters.scale(_change(session, cloud), name, nodes)

@@ -13,6 +13,7 @@ from l2rtui.cli.targets import (
     require_only_named,
     runs_meant,
 )
+from l2rtui.domain.plan import ScalePlan
 from l2rtui.domain.quantity import counted
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, NotFoundError, UsageError
@@ -42,19 +43,26 @@ async def run_scale(session: Session) -> int:
     documents = []
     for run in runs:
         with session.interruption("`l2rtui pods` shows whether it was done."):
-            plan = await launcher.plan_scale(
-                session.backend, run.name, set_name, args.replicas, overcommit=args.overcommit
+            plan = await launcher.scale(
+                session.backend,
+                run.name,
+                set_name,
+                args.replicas,
+                overcommit=args.overcommit,
+                planned=lambda plan: session.talk.say(_told(plan)),
             )
-            slots = listed(str(slot) for pod in plan.added for slot in pod.seat.slots)
-            on = f" on {slots}" if slots else ""
-            session.talk.say(f"{run.name}/{set_name}: {len(plan.added)} to start{on}, {len(plan.removed)} to stop")
-            await launcher.carry_out_scale(session.backend, plan)
         documents.append(json_output.scale_document(plan))
     if len(runs) > 1:
         session.out.show_all(table_output.SCALED, documents)
     else:
         session.out.show_one(table_output.SCALED, documents[0])
     return EXIT_DONE
+
+
+def _told(plan: ScalePlan) -> str:
+    slots = listed(str(slot) for pod in plan.added for slot in pod.seat.slots)
+    on = f" on {slots}" if slots else ""
+    return f"{plan.run}/{plan.set_name}: {len(plan.added)} to start{on}, {len(plan.removed)} to stop"
 
 
 def sets_named(snapshot: ClusterSnapshot, target: str) -> tuple[tuple[RunView, ...], str]:

@@ -128,7 +128,9 @@ def _lines(spec: ClusterSpec, nodes: Mapping[str, int], listed: PriceList) -> It
         yield _machines(group, count, spec.region, listed)
         # Since February 2024 every public IPv4 address costs, even if it is in use.
         if not group.is_private and count:
-            yield CostLine(f"{count} public addresses of {group.name}", count * ADDRESS_HOUR, _OTHERS)
+            yield CostLine(
+                f"{count} public address{'' if count == 1 else 'es'} of {group.name}", count * ADDRESS_HOUR, _OTHERS
+            )
         disks = count * group.volume_gib * DISK_GIB_MONTH / HOURS_A_MONTH
         yield CostLine(f"{count} x {group.volume_gib} GiB of disk", disks, _OTHERS)
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from l2rtui.cloud.aws.clients import Cloud
 from l2rtui.cloud.aws.cluster_spec import ClusterSpec, NodeGroup
+from l2rtui.domain.quantity import counted
 from l2rtui.errors import NotFoundError, UsageError
 
 _USABLE: Final = ("active", "scheduled")
@@ -86,7 +87,9 @@ def _checked(item: Mapping[str, Any], group: NodeGroup) -> Reservation:
     if kind != machine:
         raise UsageError(f"{name} holds {kind}, and the node group {group.name} wants {machine}.", hint)
     if count < group.desired:
-        raise UsageError(f"{name} holds {count} machines, and the node group wants {group.desired}.", hint)
+        raise UsageError(
+            f"{name} holds {counted(count, 'machine')}, and the node group wants {group.desired}.", hint
+        )
     if is_block != group.is_block:
         market = "instanceMarketOptions.marketType: capacity-block"
         text = (

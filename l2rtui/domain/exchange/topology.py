@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from l2rtui.domain.metrics import ExchangeFigures, RunMetrics, is_old
-from l2rtui.domain.quantity import format_bytes
+from l2rtui.domain.quantity import format_rate
 from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.workload import Role
 
@@ -116,7 +116,7 @@ def topology_lines(view: Topology) -> tuple[str, ...]:
 def exchange_text(figures: ExchangeFigures) -> str:
     """Return the exchange figures as one line for display."""
     return (
-        f"in {figures.messages_in:,.0f} messages/s {format_bytes(figures.bytes_in)}B/s, "
-        f"out {figures.messages_out:,.0f} messages/s {format_bytes(figures.bytes_out)}B/s, "
+        f"in {figures.messages_in:,.0f} messages/s {format_rate(figures.bytes_in)}, "
+        f"out {figures.messages_out:,.0f} messages/s {format_rate(figures.bytes_out)}, "
         f"{figures.replay:,} in store, {figures.inflight:,} in flight, {figures.stale:,} segments dropped as stale"
     )

@@ -81,7 +81,7 @@ def admit(order: Sequence[Ticket], ledger: Ledger) -> tuple[AdmissionVerdict, ..
     """
     verdicts: list[AdmissionVerdict] = []
     free, left, ahead, capacity = ledger, len(ledger.free()), "", _Capacity(ledger)
-    counts = f"{left} of {len(ledger.slots)} are free"
+    counts = f"{left} of {len(ledger.slots)} {'is' if left == 1 else 'are'} free"
     for position, ticket in enumerate(order, 1):
         if ticket.problem:
             verdicts.append(AdmissionVerdict(ticket, position, None, ticket.problem))

@@ -65,8 +65,8 @@ def _waits_for(ticket: Ticket, reason: str, seconds: float | None) -> str:
         return "nothing: it starts next"
     if ticket.problem:
         return reason
-    when = "when is unknown" if seconds is None else f"by the limits of other runs within {age(seconds)}"
-    return f"{reason}; {when}"
+    when = "" if seconds is None else f"; starts within {age(seconds)}, by the time limits of other runs"
+    return f"{reason}{when}"
 
 
 def _wall(spec: RunSpec) -> float | None:

@@ -174,12 +174,27 @@ def _nearest(keys: Keys, data: Mapping[str, Any], of_part: Any) -> str:
         sets = [f"{part}.0" if inner[part] in lists else part for part in parts if part in _SETS]
         if sets and keys[0] != "name":
             return f"Did you mean {' or '.join(f'{part}.{keys[0]}' for part in sets)}?"
+        if hint := _sets_of_kind(str(keys[0]), data):
+            return hint
     is_of_spec = len(keys) == 1 and not of_part and not difflib.get_close_matches(str(keys[0]), names, 1, 0.75)
     if is_of_spec and (setting := _near_setting(str(keys[0]), data)):
         return f"Did you mean train.{setting}?"
     # 0.5 instead of the default 0.6: field names are short, and one wrong letter weighs more.
     close = difflib.get_close_matches(str(keys[-1]), names, 1, 0.5)
     return f"Did you mean {close[0]}?" if close else f"The fields here are {', '.join(names)}."
+
+
+def _sets_of_kind(name: str, data: Mapping[str, Any]) -> str:
+    """Return a hint with the sets of a spec's kind; empty if the field is a set of no kind."""
+    forms = {str(form.__struct_config__.tag): form for form in get_args(schema.SpecForm)}
+    kind = str(data.get("kind"))
+    similar = difflib.get_close_matches(name, (*_SETS, "sets", "pods"), 1, 0.8)
+    if kind not in forms or not similar or similar[0] in forms[kind].__struct_fields__:
+        return ""
+    sets = [part for part in _SETS if part in forms[kind].__struct_fields__]
+    others = [other for other, form in forms.items() if similar[0] in form.__struct_fields__]
+    here = f"Kind {kind} has {' and '.join(sets)}"
+    return f"{here}; {similar[0]} belongs to kind {' and '.join(others)}." if others else f"{here}."
 
 
 def _near_setting(name: str, data: Mapping[str, Any]) -> str:

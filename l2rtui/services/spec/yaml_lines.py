@@ -14,6 +14,7 @@ import yaml
 
 from l2rtui import bounded_yaml
 from l2rtui.domain.preflight import Finding
+from l2rtui.domain.quantity import counted
 from l2rtui.domain.workload import Workdir
 from l2rtui.errors import SpecError
 
@@ -220,7 +221,7 @@ def _item(target: list[Any], key: str, where: str) -> int:
     for number, item in enumerate(target):
         if key == str(number) or (isinstance(item, dict) and item.get("name") == key):
             return number
-    raise SpecError(f"{where}: the list has {len(target)} items, and none is number or name {key!r}.")
+    raise SpecError(f"{where}: the list has {counted(len(target), 'item')}, and none is number or name {key!r}.")
 
 
 def dotted(keys: Keys) -> str:

@@ -94,7 +94,7 @@ class ArtifactsScreen(ListDialog[tuple[str, ...] | None]):
             self._table.set_rows([])
             self._show_error(error)
             return
-        if self.is_attached:
+        if self.is_open:
             self._store = store
             self._artifacts = {f"{artifact.location}/{artifact.name}": artifact for artifact in listed}
             rows = [_row(key, artifact, self._ctx.clock()) for key, artifact in self._artifacts.items()]

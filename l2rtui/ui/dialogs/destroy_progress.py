@@ -68,12 +68,12 @@ class ReceiptScreen(Dialog[None]):
         line = (Span(f"\n  results are kept in {sanitize(results)}", TextStyle.DIM),) if results else ()
         self._ended.add(run.uid)
         self._set(run, (glyph, Span(sanitize(sentence), TextStyle.STRONG), *line))
-        if not self.is_attached:  # the dialog was closed before the end
+        if not self.is_open:  # the dialog was closed before the end
             self._ctx.background.say(sentence, is_error=is_bad)
 
     def _set(self, run: RunView, line: Line) -> None:
         self._lines[run.uid] = line
-        if self.is_attached:
+        if self.is_open:
             self._show()
 
     def _show(self) -> None:

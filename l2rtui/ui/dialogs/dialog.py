@@ -41,6 +41,11 @@ class SettledScreen(_AnyScreen):
 
     is_laid_out = False
 
+    @property
+    def is_open(self) -> bool:
+        """False once it closes: its widgets are removed before the screen is, and what arrives then finds none."""
+        return self.is_attached and self in self.app.screen_stack
+
     def settle(self, left: int = _MAX_LAYOUTS, before: tuple[Region, ...] = ()) -> None:
         """Appear as soon as a refresh moves nothing, or no more refreshes are left."""
         regions = tuple(widget.region for widget in self.walk_children(Widget) if widget.display)

@@ -67,7 +67,7 @@ class ImagesScreen(ListDialog[None]):
             return
         finally:
             await engine.close()
-        if self.is_attached:
+        if self.is_open:
             self._show_rows([_row(image) for image in images_here], empty="None was built here.")
 
     @property
@@ -133,7 +133,7 @@ class ImagesScreen(ListDialog[None]):
         """Show a step on a separate line; an update of numbers replaces the last line until the next report."""
         if is_step:
             self._steps.append(text)
-        if self.is_attached:
+        if self.is_open:
             steps = [*self._steps] if is_step else [*self._steps, text]
             room = max(_MIN_STEPS, self.app.size.height // _ROWS_A_STEP)
             lines: list[Line] = [(Span(sanitize(line), TextStyle.DIM),) for line in steps[-room:]]
@@ -141,7 +141,7 @@ class ImagesScreen(ListDialog[None]):
 
     def _ended(self, sentence: str) -> None:
         self._ctx.background.say(f"{sentence}.")
-        if self.is_attached:
+        if self.is_open:
             self._progress(sentence, is_step=True)
             self.action_again()
 

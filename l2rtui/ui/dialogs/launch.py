@@ -70,10 +70,11 @@ class SpecTable(VirtualTable):
         TableColumn("method", "method", most=12),
         TableColumn("environment", "environment", most=18),
         TableColumn("pods", "pods", most=5, right=True),
-        TableColumn("gpus", "GPUs", most=9, right=True),
+        TableColumn("gpus", "needs", most=9, right=True),
         TableColumn("about", "what it is", most=90, rank=1),
     )
     EMPTY = "No spec files here: type the path of one."
+    WAY_BACK = "enter reads this path."
     can_focus = False
 
     @property
@@ -96,7 +97,7 @@ class PolicyChoice(Static, can_focus=True):
     def render(self) -> str:
         """Show the choice between arrows."""
         text = self.value or f"the file's{self.of_file and f': {self.of_file}'}"
-        return f"< {sanitize(text)} >" if self.has_focus else f"  {sanitize(text)}"
+        return f"< {sanitize(text)} >" if self.has_focus else sanitize(text)
 
     def action_turn(self, by: int) -> None:
         """Go to the next policy, or with -1 to the one before."""
@@ -192,7 +193,7 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
     async def _read_specs(self) -> None:
         """List the specs by name, then with their facts, which takes longer."""
         specs = await asyncio.to_thread(example_specs)
-        if not self.is_attached:
+        if not self.is_open:
             return
         table = self.query_one(SpecTable)
         table.set_rows([_spec_row(path, about, None) for path, about in specs])
@@ -201,7 +202,7 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
             self.action_accept()
         paths = [path for path, _ in specs]
         self._facts = await asyncio.to_thread(lambda: facts_of(paths, self._ctx.settings))
-        if self.is_attached:
+        if self.is_open:
             table.set_rows([_spec_row(path, about, self._facts.get(path)) for path, about in specs])
             self._show_chosen()
 
@@ -223,8 +224,9 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
     def _narrow(self) -> None:
         text = self._value("spec")
         table = self.query_one(SpecTable)
-        # A path names a file and does not filter the list.
-        table.narrow(text="" if text in table.model.rows else text)
+        # A path of the list chooses its row; another one filters by the name of its file, as the list shows it.
+        is_path = "/" in text or text.endswith((".yaml", ".yml"))
+        table.narrow(text="" if text in table.model.rows else Path(text).stem if is_path else text)
         if text in table.model.rows:
             table.move_to(text)
         self._show_chosen()
@@ -312,7 +314,7 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
                 )
                 verb = "exists" if len(names) == 1 else "exist"
                 self._fail(f"{', '.join(names)} {verb} already: enter launches as {name}.")
-                if self.is_attached:
+                if self.is_open:
                     self.query_one("#name", Input).value = name
                 return
         except L2RError as error:

@@ -157,7 +157,7 @@ class ListDialog(Dialog[Answer]):
 
     def _show_progress(self, text: str, *, is_step: bool = True) -> None:  # noqa: ARG002  (a screen shows each)
         # Transfers outlive the dialog, and report to it only while it is attached.
-        if self.is_attached:
+        if self.is_open:
             self.show("progress", [(Span(sanitize(text), TextStyle.ACCENT),)] if text else [])
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002  (Textual's)

@@ -162,7 +162,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
     async def _show_room(self) -> None:
         """Say in one line whether there is room, and show the slots on a map where the screen is high enough."""
         snapshot = await self._ctx.backend.snapshot()
-        if not self.is_attached:
+        if not self.is_open:
             return
         self._num_free = snapshot.ledger.count(SlotState.FREE)
         self._show_capacity()
@@ -185,7 +185,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         from l2rtui.services import images  # with the HTTP client, which most reviews do not need
 
         findings = await images.absent(images.names_in(self._prepared.plan))
-        if findings and self.is_attached:
+        if findings and self.is_open:
             self._prepared = replace(self._prepared, findings=(*self._prepared.findings, *findings))
             self._break_lines()
 
@@ -257,7 +257,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
             self._hint(f"{error}  esc back", TextStyle.BAD)
             return
         self._command = f"{self._command} --queue"
-        if self.is_attached:
+        if self.is_open:
             self.show_command(self._command)
             self._break_lines()
             self._show_runs()
@@ -335,7 +335,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         self.dismiss(tuple(f"{run.spec.name}{QUEUED if run.uid in waiting else ''}" for run in runs))
 
     def _hint(self, text: str, tone: TextStyle) -> None:
-        if self.is_attached:
+        if self.is_open:
             self.show("hint", [(Span(sanitize(text), tone),)])
 
 

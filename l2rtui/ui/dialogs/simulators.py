@@ -67,10 +67,10 @@ class SimulatorsScreen(ListDialog[None]):
         try:
             self._simulators = await simulators.status(self._ctx.backend, self._pod)
         except L2RError as error:
-            if self.is_attached:
+            if self.is_open:
                 self._show_error(error)
             return
-        if self.is_attached:
+        if self.is_open:
             rows = [_row(simulator) for simulator in self._simulators]
             self._show_rows(rows, empty="This pod's process drives no simulators now.")
             self._update_texts()
@@ -135,7 +135,7 @@ class SimulatorsScreen(ListDialog[None]):
             else:
                 await simulators.restart(self._ctx.backend, self._pod, simulator.index)
             self._ctx.background.say(f"asked: {what} of {name}")
-            if self.is_attached:
+            if self.is_open:
                 self.action_again()
 
         def begin() -> None:
@@ -190,7 +190,7 @@ class FrameScreen(Dialog[None]):
 
     async def _take(self) -> None:
         self._picture = await simulators.frame(self._ctx.backend, self._pod, self._index)
-        if self.is_attached:
+        if self.is_open:
             self._draw()
 
     def on_resize(self) -> None:

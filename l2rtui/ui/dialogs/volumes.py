@@ -98,7 +98,7 @@ class VolumesScreen(ListDialog[None]):
             if not self._volume:
                 self._show_error(error)
             return
-        if self.is_attached and not self._volume:  # otherwise a volume was opened, and its files are listed
+        if self.is_open and not self._volume:  # otherwise a volume was opened, and its files are listed
             empty = "There are no volumes. `l2rtui volume create` makes one."
             self._show_rows([_volume_row(volume) for volume in listed], empty=empty)
 
@@ -108,7 +108,7 @@ class VolumesScreen(ListDialog[None]):
         location = self._volume, self._path
         entries = await self._open.entries(self._path)
         # The answer to an earlier request must not replace the rows shown since.
-        if self.is_attached and location == (self._volume, self._path):
+        if self.is_open and location == (self._volume, self._path):
             self._kinds = {entry.path: entry.kind for entry in entries}
             self._show_rows([_file_row(entry, self._ctx.clock()) for entry in entries], empty="Nothing lies here.")
 
@@ -137,7 +137,7 @@ class VolumesScreen(ListDialog[None]):
                     await left.wait()
         except L2RError:
             # An error after leaving concerns the removal of the pod: it is reported, but the list stays as it is.
-            if not left.is_set() and self.is_attached:
+            if not left.is_set() and self.is_open:
                 self._leave()
             raise
 
@@ -234,7 +234,7 @@ class VolumesScreen(ListDialog[None]):
         async with self._store().files(volume) as files:
             result = await volumes.upload(files, source, path, self._show_progress)
         self._ctx.background.say(f"{volume}: {result}.")
-        if self.is_attached and self._volume == volume:
+        if self.is_open and self._volume == volume:
             self.action_again()
 
     def _store(self) -> VolumeStore:

@@ -35,7 +35,7 @@ from l2rtui.ui.state.messages import LearningChanged
 from l2rtui.ui.state.record_ages import NOT_READ, WORKER_INTERVAL_SECONDS, RecordAges
 from l2rtui.ui.state.record_streams import WatchedPods
 from l2rtui.ui.state.snapshot_index import SnapshotIndex
-from l2rtui.ui.text import Line, shorten
+from l2rtui.ui.text import Line, plural, shorten
 from l2rtui.ui.theme import plain
 from l2rtui.ui.widgets.charts import ChartView
 from l2rtui.ui.widgets.context_column import ContextColumn
@@ -321,6 +321,7 @@ class PaneContent:
         self._contexts.show(
             self._panes.pods, columns, items, lambda source: pod_row(source[0], source[1], fields, *source[2:])
         )
+        self._panes.pods.fold()
 
     def show_nodes(self) -> None:
         """Show a row for each node with its slots."""
@@ -338,6 +339,7 @@ class PaneContent:
             for node in snapshot.nodes.values()
         )
         self._contexts.show(self._panes.nodes, NodeTable.COLUMNS, items, lambda source: node_row(*source))
+        self._panes.nodes.fold()
 
     def show_charts(self) -> None:
         """Show curves of the marked runs, or of the selected one; grouped, the seeds of its experiment."""
@@ -517,7 +519,7 @@ class PaneTitles:
             if only is None:
                 return []
             misread = self._panes.nodes.model.misread
-            counts = f"{len(only)} of {len(content.snapshot.nodes)} nodes"
+            counts = f"{len(only)} of {plural(len(content.snapshot.nodes), 'node')}"
             return [counts, f"▲ {sanitize(misread)}" if misread else ""]
         model = table.model
         num_hidden = len(model.rows) - len(model.displayed)
@@ -536,7 +538,11 @@ class PaneTitles:
     def show_keys(self) -> None:
         """Show the keys of the focused pane and of the screen."""
         focused = self._panes.screen.focused
-        keys: Sequence[Key] = in_bar(self._ctx.keys.of(KeyContext.CLUSTER))
+        # The key that leads to the focused pane would do nothing.
+        here = (
+            "log.show" if isinstance(focused, LogPane) else "pane.charts" if isinstance(focused, ChartView) else ""
+        )
+        keys: Sequence[Key] = in_bar(key for key in self._ctx.keys.of(KeyContext.CLUSTER) if key.id != here)
         if isinstance(focused, LogPane):
             keys = (*self._ctx.keys.of(KeyContext.LOG), *keys)
         elif isinstance(focused, ChartView):

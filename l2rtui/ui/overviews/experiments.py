@@ -63,7 +63,7 @@ class SweepScreen(Overview):
             runs.append(TrialRun(run.name, run.trial, run.seed, state, *figures))
             curves.setdefault(run.trial.number, []).append(metrics.returns if metrics else ())
         results = trial_results(runs)
-        if self.is_attached:
+        if self.is_open:
             view = trials(results)
             self._table.set_columns(columns_of(view))
             rows = [trial_row(view, result, curves.get(result.trial.number, ())) for result in results]
@@ -133,7 +133,7 @@ class ExperimentsScreen(Overview):
             )
             for summary in summaries
         ]
-        if self.is_attached:
+        if self.is_open:
             self._show_rows(rows, empty="No runs. L on the home screen launches one.")
 
     @property

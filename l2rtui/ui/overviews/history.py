@@ -63,7 +63,7 @@ class HistoryScreen(Overview):
                 await _complete(self._ctx)
                 await self._show_changes()
         except L2RError as error:
-            if self.is_attached:
+            if self.is_open:
                 self._show_error(error)
 
     async def _show_changes(self) -> None:
@@ -73,7 +73,7 @@ class HistoryScreen(Overview):
             return
         rows = await asyncio.to_thread(_rows)
         self._state = state
-        if self.is_attached:
+        if self.is_open:
             self._show_rows(rows, empty="No run has been recorded yet. L on the home screen launches one.")
 
     @property
@@ -103,7 +103,7 @@ class HistoryScreen(Overview):
     # Exclusive: a slow read of an earlier row must not replace the curves of this one.
     async def _show_past(self, run_ids: Sequence[str]) -> None:
         curves = await _read(lambda store: [recorded_curve(store.get(run_id)) for run_id in run_ids])
-        if self.is_attached:
+        if self.is_open:
             runs = self._snapshot.runs
             curves = [
                 replace(curve, curve=self._ctx.curves.of(uid)) if uid in runs else curve

@@ -38,7 +38,7 @@ class OwnersScreen(Overview):
         if self._hours is None:
             self._hours = await asyncio.to_thread(_gpu_hours, snapshot, self._ctx.backend.name, now)
         rows = [owner_row(OwnerRow(row, self._hours.get(row.owner))) for row in holdings(snapshot, idle, now)]
-        if self.is_attached:
+        if self.is_open:
             self._show_rows(rows, empty="Nobody holds a slot.")
 
     @property

@@ -144,7 +144,7 @@ class PlaceScreen(SettledScreen, Screen[tuple[str, ...] | None]):
         self._fit_grid()
 
     def _show(self) -> None:
-        if self.is_attached:
+        if self.is_open:
             self._view.show(self.editor, self._snapshot, self._facts)
 
     # --- the spec ----------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class PlaceScreen(SettledScreen, Screen[tuple[str, ...] | None]):
 
         async def check() -> None:
             facts = await self._ctx.backend.check(plan)
-            if self._facts is None and self.is_attached:  # otherwise the screen was left while the cluster answered
+            if self._facts is None and self.is_open:  # otherwise the screen was left while the cluster answered
                 self._facts = facts
                 self._show()
 

@@ -58,13 +58,15 @@ def _facts(request: LaunchRequest) -> SpecFacts:
     sets = [part for run in runs for part in run.sets]
     gpus = sum(part.gpus * part.num_pods for part in sets)
     slots = sum(part.slots * part.num_pods for part in sets if not part.gpus)
-    seeds = f"{len(runs)} runs" if request.trials else ",".join(map(str, request.seeds)) or str(request.spec.seed)
+    seeds = (
+        plural(len(runs), "run") if request.trials else ",".join(map(str, request.seeds)) or str(request.spec.seed)
+    )
     return SpecFacts(
         request.spec.name,
         str(train.get("algorithm", "")) or ("sac" if environment else ""),
         str(environment),
         sum(part.num_pods for part in sets),
-        str(gpus) if gpus else plural(slots, "slot") if slots else "",
+        plural(gpus, "GPU") if gpus else plural(slots, "slot") if slots else "",
         seeds,
         str(request.policy),
     )

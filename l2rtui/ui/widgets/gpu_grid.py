@@ -185,12 +185,14 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
             self._place(list(self._grid.shape.slots)[0 if side < 0 else -1], by_user=True)
 
     def action_nearer(self, by: int) -> None:
-        """Go to the next level, or with -1 to the previous one; does nothing at the last level."""
+        """Go to the next level, or with -1 to the previous one; at the last level, say so."""
         levels = [level for level in ZoomLevel if not self._is_exact or level is not ZoomLevel.CLUSTER]
         at = levels.index(self.shown_level) + by
         if 0 <= at < len(levels):
             self.level = levels[at]
             self.post_message(self.Zoomed(levels[at]))
+        else:
+            self.app.notify(f"There is no {'finer' if by > 0 else 'coarser'} level.", timeout=3)
 
     def action_choose(self) -> None:
         """Post SlotChosen for the slot under the cursor."""

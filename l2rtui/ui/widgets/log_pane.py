@@ -73,7 +73,7 @@ class LogPane(LogView, can_focus=True):
         self._has_drawn = False
         self._table = RecordTable()
         self._workers: dict[str, tuple[float, dict[str, object]]] = {}
-        self._has_learner = self._were_apart = False
+        self._has_learner = self._were_apart = self._is_foot_old = False
         self.is_filtering = False
 
     def restart(self, *, run: str, is_merged: bool, empty: str) -> None:
@@ -165,12 +165,15 @@ class LogPane(LogView, can_focus=True):
         for pod, line in newest.items():
             if (record := parse_record(line.text)) is not None:
                 self._workers[name_of(pod)] = line.time, record
-        if newest:
-            self._show_foot()
+        # Its table is made once for each repaint: workers report one by one.
+        self._is_foot_old = self._is_foot_old or bool(newest)
         return others
 
     def _show_foot(self) -> None:
-        """Show the newest record of each worker below the lines."""
+        """Show the newest record of each worker below the lines, unless it is shown already."""
+        if not self._is_foot_old or not self._are_workers_apart:
+            return
+        self._is_foot_old = False
         table = RecordTable(hides_constants=False)
         workers = sorted(self._workers.items())
         for pod, (_, record) in workers:
@@ -285,6 +288,7 @@ class LogPane(LogView, can_focus=True):
             self._table = RecordTable()
             self._learn(lines)
         self._head()
+        self._show_foot()
         self.ring.extend(log_filter.apply(lines, self.ring.table))
         self.log_search.forget()
         self._arrange()
@@ -331,6 +335,7 @@ class LogPane(LogView, can_focus=True):
     def _drawn(self) -> None:
         self._timer = None
         self._waiting, self._has_drawn = 0, True
+        self._show_foot()
         self._arrange()
         if self.dropped:
             self.post_message(self.Changed())

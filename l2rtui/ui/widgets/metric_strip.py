@@ -12,8 +12,8 @@ from textual.strip import Strip
 from l2rtui.domain.ledger import Slot, SlotState
 from l2rtui.domain.metrics import ExchangeFigures, PodMetrics, RunMetrics
 from l2rtui.domain.node import GpuShare, GpuUse, Node
-from l2rtui.domain.quantity import age, format_bytes
-from l2rtui.domain.runstatus import LEARNS, LearningState, run_status
+from l2rtui.domain.quantity import age, format_bytes, format_rate
+from l2rtui.domain.runstatus import LEARNS, LOADING, LearningState, run_status
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import Level, Status
@@ -95,7 +95,7 @@ def about_run(
     """Describe a run: status, the state of its learning with cause and next step, sets, learning progress.
 
     Args:
-        old: Age of the metrics where they say nothing of the present; empty where they do.
+        old: Age of the metrics if they are old; otherwise empty.
         is_single: Only the first line is shown.
     """
     status = run_status(run, pods)
@@ -136,7 +136,7 @@ def about_run(
 
 def _about_exchange(figures: ExchangeFigures) -> tuple[Line, ...]:
     """Lines about the traffic of a learner's exchange, each short enough for a narrow pane."""
-    came, went = (f"{format_bytes(number)}B/s" for number in (figures.bytes_in, figures.bytes_out))
+    came, went = (format_rate(number) for number in (figures.bytes_in, figures.bytes_out))
     return (
         _field("exchange", f"in {came}   out {went}"),
         _field("", f"{count(figures.inflight)} in flight   {count(figures.stale)} dropped as stale"),
@@ -148,9 +148,9 @@ def _about_learning(learning: LearningState | None, now: float, width: int) -> t
     if learning is None:
         return ()
     since = f" for {age(now - learning.since)}" if learning.is_fault and learning.since else ""
-    reason = "" if learning.reason == LEARNS else sanitize(learning.reason)
+    reason = "" if learning.reason in (LEARNS, LOADING) else sanitize(learning.reason)
     colon = ": " if reason else ""
-    word = Span(f"{status_text(learning.state, learning.level)}{since}{colon}", style_of_level(learning.level))
+    word = Span(f"{status_text(learning.word, learning.level)}{since}{colon}", style_of_level(learning.level))
     text = f"{'_' * len(word.text)}{reason}"
     # A truncated sentence ends with an ellipsis.
     rows = textwrap.wrap(text, max(20, width - _LABEL - 4), max_lines=3, placeholder=" …") or [""]

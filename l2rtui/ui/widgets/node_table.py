@@ -41,6 +41,7 @@ class NodeTable(VirtualTable):
         TableColumn("note", "note", most=60, rank=8),
     )
     HIDDEN = GPU_COLUMNS
+    SAME = ("failing", "unknown", "taints", "note")
     EMPTY = "No nodes can be seen."
 
 

@@ -53,6 +53,8 @@ _LAST: Final = (
     TableColumn("seed", "seed", most=6, right=True, rank=9),
     TableColumn("pid", "pid", most=8, right=True, rank=10),
 )
+_MOST_FOLDED: Final = 500
+"""Rows from which on nothing is folded: all are read at each change, and some column differs among so many."""
 _RANKS_OF_ALL: Final = {"owner": 1, "run": 2, "restarts": 2, "exit": 3, "rate": 3, "sim": 4, "age": 1, "role": 3}
 """Ranks of columns while the table holds the pods of all runs."""
 
@@ -75,6 +77,17 @@ class PodTable(VirtualTable):
 
     COLUMNS = (*_FIRST, *_LAST)
     EMPTY = "No pods."
+    SAME = ("restarts", "exit", "run", "owner", "seed", "pid")
+
+    def is_column_empty(self, number: int, column: TableColumn, rows: Sequence[Row]) -> bool:
+        """True also for the sets or the roles, whichever say less: the pods of a set have the same role."""
+        if len(rows) > _MOST_FOLDED:
+            return False
+        if column.key not in ("set", "role"):
+            return super().is_column_empty(number, column, rows)
+        place = number if column.key == "set" else number - 1
+        sets, roles = ({row.cells[place + step].text for row in rows} for step in (0, 1))
+        return (len(sets) > len(roles)) is (column.key == "role")
 
 
 def record_fields(records: Iterable[PodMetrics]) -> RecordFields:
@@ -130,7 +143,7 @@ def pod_row(
     """Make the row of a pod, with cells for these fields of its metric record.
 
     Args:
-        old: Age of the record where it says nothing of the present, or NOT_READ; empty where it does.
+        old: Age of the record if it is old, or NOT_READ; otherwise empty.
         mismatches: Sentences on what does not fit between it and its place.
         share: Its part of the GPUs that it uses, over all of them; None where it is unknown.
     """

@@ -64,8 +64,6 @@ _AFTER: Final = (
 )
 
 
-_SAME: Final = ("trial", "values", "seed", "experiment", "owner")
-"""Columns that say nothing while all rows have the same text there."""
 _COMPLETE: Final = (TextStyle.OK, TextStyle.DIM, TextStyle.DONE, TextStyle.PLAIN)
 
 
@@ -74,6 +72,7 @@ class RunTable(VirtualTable):
 
     COLUMNS = (*_BEFORE, *_AFTER)
     EMPTY = "No runs."
+    SAME = ("trial", "values", "seed", "experiment", "owner")
     _KEYS = (
         ("enter", "train the example: the steps are shown first"),
         ("L", "launch another spec: choose it from a list"),
@@ -114,20 +113,11 @@ class RunTable(VirtualTable):
         """Name of the set under the cursor; empty while the cursor is on the whole run."""
         return (self.cursor_cell or "").removeprefix(CELL)
 
-    def fold(self) -> None:
-        """Hide the columns that tell no two rows apart, and the sets of which no run misses a pod."""
-        model, rows = self.model, list(self.model.rows.values())
-        muted = set()
-        for number, column in enumerate(model.columns):
-            if column.is_cell:
-                is_muted = all(row.cells[number].style in _COMPLETE for row in rows)
-            else:
-                is_muted = column.key in _SAME and len({row.cells[number].text for row in rows}) < 2
-            if is_muted:
-                muted.add(column.key)
-        if muted != model.muted:
-            model.muted = frozenset(muted)
-            self.refresh()
+    def is_column_empty(self, number: int, column: TableColumn, rows: Sequence[Row]) -> bool:
+        """True also for a set of which no run misses a pod, and for seed or owner of the only run."""
+        if column.is_cell:
+            return all(row.cells[number].style in _COMPLETE for row in rows)
+        return super().is_column_empty(number, column, rows) or (column.key in self.SAME and len(rows) == 1)
 
 
 class RunRows:
@@ -249,7 +239,7 @@ def run_row(
         (Span(sanitize(run.name), TextStyle.STRONG), run.name),
         (Span(*letter), letter[0]),
         (Span(status_text(sanitize(status.word), status.level), style_of_level(status.level)), status.word),
-        (Span(status_text(learning.state, learning.level), style_of_level(learning.level)), learning.state),
+        (Span(status_text(learning.word, learning.level), style_of_level(learning.level)), learning.word),
         reported_return,
         # The trend sorts by the return as well.
         (Span(sparkline(metrics.returns, TREND_COLUMNS) if metrics else "", TextStyle.ACCENT), reported_return[1]),

@@ -50,6 +50,10 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
     """Default columns of a table."""
     EMPTY: ClassVar[str] = "Nothing here."
     """Default text of a table without rows."""
+    WAY_BACK: ClassVar[str] = "esc shows all."
+    """What to do if the filter hides every row."""
+    SAME: ClassVar[Sequence[str]] = ()
+    """Keys of columns that are left out while they say the same in every row."""
 
     empty_text: reactive[str] = reactive("")
 
@@ -111,6 +115,25 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
         if self.model.set_columns(columns):
             self._are_rows_due = True
             self.refresh()
+
+    def fold(self) -> None:
+        """Leave out the columns that tell no two rows apart; filters and sorting still know them."""
+        rows = list(self.model.rows.values())
+        muted = frozenset(
+            column.key
+            for number, column in enumerate(self.model.columns)
+            if self.is_column_empty(number, column, rows)
+        )
+        if muted != self.model.muted:
+            self.model.muted = muted
+            self.refresh()
+
+    def is_column_empty(self, number: int, column: TableColumn, rows: Sequence[Row]) -> bool:
+        """True for a column that may be left out and says the same in every row, or nothing in the only row."""
+        if column.key not in self.SAME:
+            return False
+        texts = {row.cells[number].text for row in rows}
+        return len(texts) < 2 and (len(rows) != 1 or not texts.isdisjoint(("", "0", NOTHING)))
 
     def pin(self, row: Row | None) -> None:
         """Show a fixed row below the header, such as a sum; None removes it."""
@@ -379,7 +402,7 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
     def _no_match(self) -> str:
         """Return the reason why every row is hidden."""
         reason = self.model.misread or "No row matches the filter."
-        return " ".join(filter(None, (reason, self.scope, "esc shows all.")))
+        return " ".join(filter(None, (reason, self.scope, self.WAY_BACK)))
 
     def _header(self, width: int) -> Line:
         spans = [Span(" " * _MARGIN, TextStyle.DIM)]

@@ -23,6 +23,12 @@ It must keep both ends busy until the other is scheduled again. Measured: half o
 throughput, a quarter of it a fifth.
 """
 
+PING_SECONDS: Final = 1.0
+"""Interval of a peer's pings while it sends no segments, in a run with few workers."""
+PINGS_PER_SECOND: Final = 250
+"""Most pings a second that a learner asks for: beyond so many workers each pings less often."""
+MOST_PING_SECONDS: Final = 60.0
+"""Longest interval of pings."""
 RATE_SECONDS: Final = 1.0
 """Shortest time over which the rate of a worker's steps is counted."""
 
@@ -113,6 +119,8 @@ class Member:
         noted_misfit: Value of the account's `misfit` when it was last logged.
         shadowed: Time since which an older process of the same pod has been trying to join.
         waits: True while it is in the queue for credit.
+        ping_seconds: Interval of its pings, unless it is of a version that pings every second.
+        paced_for: Number of workers for which that interval was chosen.
     """
 
     route: bytes
@@ -133,6 +141,8 @@ class Member:
     noted_misfit: int = 0
     shadowed: float | None = None
     waits: bool = False
+    ping_seconds: float = PING_SECONDS
+    paced_for: int = PINGS_PER_SECOND
 
     def pinged(self, now: float, ping: Ping) -> None:
         """Record the peer's description of itself."""

@@ -13,7 +13,7 @@ the learner restarted or dropped it, receives a `RejoinRequest` and sends Hello 
 The work for one event does not grow with the number of peers. `runtime.exchange.machines.flow_control` grants
 credit from a queue, acknowledgements are gathered until the next tick, pods are indexed by name, and leases wait in
 a heap. A new policy or checkpoint is announced to a bounded number of peers in turn. The others learn of it by
-acknowledgements that are due anyway.
+acknowledgements that are due anyway. The more workers there are, the less often each pings.
 """
 
 from __future__ import annotations
@@ -29,14 +29,22 @@ from typing import Final
 from runtime.base.contract import PROTOCOL_VERSION
 from runtime.exchange.machines import events
 from runtime.exchange.machines.flow_control import CreditQueue
-from runtime.exchange.machines.member_state import Member, SessionTerms
+from runtime.exchange.machines.member_state import (
+    MOST_PING_SECONDS,
+    PING_SECONDS,
+    PINGS_PER_SECOND,
+    Member,
+    SessionTerms,
+)
 from runtime.exchange.machines.sequence_ledger import Accounts
 from runtime.exchange.protocol import messages
 
 MOST_ANNOUNCED: Final = 128
 """Maximum number of peers to which a new policy or checkpoint is announced. In a larger run the others learn of it
-within a second: each sends segments or a ping that often, and the answer names it.
+with its next segments or ping, whose answer names it.
 """
+_FITS: Final = 0.8, 1.25
+"""Share of the workers for which an interval of pings was chosen, within which it stays."""
 _MemberMessage = messages.Segments | messages.RingOffer | messages.Ping | messages.Bye | messages.EvaluationReport
 """Messages that only a member may send."""
 
@@ -334,6 +342,18 @@ class Membership:
             yield from self._request_rejoin(now, member)
         member.last_ack = None  # a ping is always answered: the Ack proves that the learner is alive
         self._dirty[member.route] = None
+        if member.is_worker and not _FITS[0] <= max(self.workers, PINGS_PER_SECOND) / member.paced_for <= _FITS[1]:
+            yield self._paced(member)
+
+    def _paced(self, member: Member) -> events.Send:
+        """Choose the interval of a worker's pings, so that all together stay below `PINGS_PER_SECOND`."""
+        member.paced_for = max(self.workers, PINGS_PER_SECOND)
+        mean = member.paced_for / PINGS_PER_SECOND
+        # Spread from half of it to one and a half, in the order of the golden ratio: workers that have joined
+        # together must not ping together.
+        share = next(self._serials) * 0.618034 % 1.0
+        member.ping_seconds = PING_SECONDS * (1.0 if mean == 1 else min(mean * (0.5 + share), MOST_PING_SECONDS))
+        return events.Send(member.route, messages.Pace(self.terms.epoch, member.ping_seconds))
 
     # --- leases, credits, acknowledgements ---
     def _tick(self, event: events.Ticked) -> Iterator[events.Instruction]:
@@ -357,17 +377,19 @@ class Membership:
                 self._watch_lease(member)
                 continue
             yield from self._drop_member(member)
-            reason = f"its steps stood still for {terms.hang_seconds:g} s"
-            if now - member.heard > terms.lease_seconds:
-                reason = f"it said nothing for {terms.lease_seconds:g} s"
+            pause = member.ping_seconds - PING_SECONDS
+            reason = f"its steps stood still for {terms.hang_seconds + pause:.3g} s"
+            if now - member.heard > terms.lease_seconds + pause:
+                reason = f"it said nothing for {terms.lease_seconds + pause:.3g} s"
             yield events.Note(f"{_label(member)} was given up: {reason}; {self._count()}")
 
     def _watch_lease(self, member: Member) -> None:
         heapq.heappush(self._leases, (self._lease_end(member), next(self._serials), member))
 
     def _lease_end(self, member: Member) -> float:
-        silent = member.heard + self.terms.lease_seconds
-        return min(silent, member.moved + self.terms.hang_seconds) if member.is_worker else silent
+        pause = member.ping_seconds - PING_SECONDS
+        silent = member.heard + self.terms.lease_seconds + pause
+        return min(silent, member.moved + self.terms.hang_seconds + pause) if member.is_worker else silent
 
     def _grant(self) -> None:
         """Grant credit unless the run is finished; the next tick announces it."""

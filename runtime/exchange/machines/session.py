@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
+from runtime.exchange.machines.member_state import MOST_PING_SECONDS, PING_SECONDS
 from runtime.exchange.protocol import messages
 from runtime.exchange.protocol.framing import SegmentArena
 
@@ -32,7 +33,7 @@ class SessionConfig:
     """
 
     hello_seconds: float = 1.0
-    ping_seconds: float = 1.0
+    ping_seconds: float = PING_SECONDS
     silence_seconds: float = 5.0
     kept_bytes: int = 64 * 1024 * 1024
     linger_seconds: float = 0.002
@@ -66,6 +67,7 @@ class PeerSession:
         window: Maximum number of segments in flight, as announced by the learner.
         slots: Size of the ring that the learner has accepted; 0 while segments go through the socket.
         offered: Highest sequence number that was assigned to a segment.
+        ping_seconds: Interval of its pings: that of `config`, or what the learner of many workers has asked for.
     """
 
     hello: messages.Hello
@@ -80,6 +82,7 @@ class PeerSession:
     window: int = 0
     slots: int = 0
     offered: int = 0
+    ping_seconds: float = field(init=False)
     _ring: messages.RingOffer | None = None
     _ring_sent: bool = False
     # Sequence numbers, with _acked <= _sent <= offered and _sent <= _limit: acknowledged by the learner, sent in
@@ -99,7 +102,15 @@ class PeerSession:
     _ping_at: float = float("-inf")
     _has_complained: bool = False
 
+    def __post_init__(self) -> None:
+        self.ping_seconds = self.config.ping_seconds
+
     # --- for the peer's loop ---
+    @property
+    def pause_seconds(self) -> float:
+        """Time by which the learner's answers may be further apart than in a run with few workers."""
+        return self.ping_seconds - self.config.ping_seconds
+
     @property
     def has_credit(self) -> bool:
         """True if one more segment could be sent immediately, so that it is worth collecting now."""
@@ -129,7 +140,7 @@ class PeerSession:
         """Return the messages to send now, in order."""
         if self.refused or self.done is not None:
             return []
-        if self.is_joined and now - self._heard > self.config.silence_seconds:
+        if self.is_joined and now - self._heard > self.config.silence_seconds + self.pause_seconds:
             self.is_joined = False
             self._complain("the learner does not answer; waiting for it to come back")
         if not self.is_joined:
@@ -147,11 +158,15 @@ class PeerSession:
         if bundles := self._bundles(may_wait=self._may_wait_for_more(now)):
             outgoing += bundles
             self._ping_at = now  # segments are answered too, and say that this peer makes progress
-        if now - self._ping_at >= self.config.ping_seconds:
+        if now - self._ping_at >= self.ping_seconds:
             self._ping_at = now
             ping = messages.Ping(self.epoch, self._sent, env_steps, own_version, env_steps_per_second)
             outgoing.append(Outgoing(ping))
         return outgoing
+
+    def reconnected(self) -> None:
+        """Ping at once: the learner behind a new connection may not know this peer."""
+        self._ping_at = float("-inf")
 
     def unsent(self, message: messages.Message) -> None:
         """Mark a message as not sent, because the transport has no connection."""
@@ -183,6 +198,8 @@ class PeerSession:
                 self._limit = max(self._limit, message.limit)
                 self.policy_version = max(self.policy_version, message.policy_version)
                 self._settle(message.last_seq, message.durable_seq)
+            case messages.Pace() if message.epoch == self.epoch:
+                self.ping_seconds = min(max(message.ping_seconds, self.config.ping_seconds), MOST_PING_SECONDS)
             case messages.RingAccepted() if (
                 message.epoch == self.epoch and self._ring and message.nonce == self._ring.nonce
             ):
@@ -209,6 +226,7 @@ class PeerSession:
         self._has_complained = False
         self.is_joined = True
         self.epoch = welcome.epoch
+        self.ping_seconds = self.config.ping_seconds
         self._heard = now
         # Assigned, not maximised: a learner that resumed an older checkpoint may have accepted fewer segments.
         self._limit = welcome.limit

@@ -116,6 +116,18 @@ class Ack:
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """Learner → worker: ping every `ping_seconds` from now on, because there are many workers.
+
+    Earlier versions do not know this message and ping every second.
+    """
+
+    kind: ClassVar[str] = "pace"
+    epoch: int
+    ping_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class RejoinRequest:
     """Learner → peer: unknown in this epoch, or segments are missing; send Hello again."""
 
@@ -246,7 +258,10 @@ class RingAccepted:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Peer → learner, every second: alive, and not hung if `env_steps` changes. `sent` is the last used number."""
+    """Peer → learner, every second or as `Pace` says: alive, and not hung if `env_steps` changes.
+
+    `sent` is the last used number.
+    """
 
     kind: ClassVar[str] = "ping"
     epoch: int
@@ -350,7 +365,9 @@ class Current:
 
 
 FromPeer = Hello | Segments | RingOffer | Ping | Bye | EvaluationReport | Get
-FromLearner = Welcome | Ack | RejoinRequest | Refused | Done | RingAccepted | Weights | SharedWeights | Current
+FromLearner = (
+    Welcome | Ack | Pace | RejoinRequest | Refused | Done | RingAccepted | Weights | SharedWeights | Current
+)
 Message = FromPeer | FromLearner
 KINDS: Final[Mapping[str, type[Message]]] = {message.kind: message for message in get_args(Message)}
 _NAMES: Final = {kind: {item.name: str(item.type) for item in fields(cls)} for kind, cls in KINDS.items()}

@@ -253,6 +253,8 @@ class PeerChannel(_Channel):
         self._name, self._keys = name, keys
         self.is_mistrusted = False
         """True if a learner responds but the two do not accept each other's keys."""
+        self.connected = 0
+        """Number of times that the data socket has been connected."""
         self._failures = HandshakeFailures()
         for port in Port:
             self._connect(port)
@@ -292,7 +294,9 @@ class PeerChannel(_Channel):
 
     def _receive_handshake_event(self) -> None:
         frame, _ = self._monitor.recv_multipart()
-        self.is_mistrusted = self._failures.show_wrong_keys(event_of(frame))
+        event = event_of(frame)
+        self.connected += event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+        self.is_mistrusted = self._failures.show_wrong_keys(event)
 
     def close(self) -> None:
         """Close the sockets and the monitor."""

@@ -62,6 +62,20 @@ class ActorCritic(Algorithm):
             return *self.policy.judge(self.policy.last(hidden), action), self.value.last(hidden).squeeze(1)
         return *self.policy.evaluate(obs, action), self.value(obs).squeeze(1)
 
+    def _normalised(self, advantage: Tensor) -> Tensor:
+        """Normalise advantages (B,) to mean 0 and standard deviation 1 over the rows of all ranks.
+
+        0 for a single row, which has no deviation.
+        """
+        count = self.ranks * len(advantage)
+        variance, average = torch.var_mean(advantage, correction=0)
+        if self.ranks > 1:
+            # The variance over all rows is the mean of the ranks' variances plus the variance of their means.
+            variance, average, square = self.mean(torch.stack([variance, average, average.square()]))
+            variance = variance + (square - average.square()).clamp_(min=0.0)
+        deviation = (variance * (count / max(1, count - 1))).sqrt()
+        return (advantage - average) / (deviation + 1e-8)
+
     def _gradient(self, objective: Tensor, value_loss: Tensor) -> Tensor:
         """Return (policy size + value size,) gradient of the value's loss minus the objective."""
         arenas = self.policy.arena, self.value.arena
@@ -91,7 +105,7 @@ class ActorCritic(Algorithm):
             return batch.reward
         assert batch.discounted is not None  # noqa: S101  (the layout of such a run has the column)
         (discounted,) = without_padding(batch.absent, batch.discounted.flatten())
-        self._returns.update(discounted.unsqueeze(1), self.mean)
+        self._returns.update(discounted.unsqueeze(1), self.mean, self.ranks)
         # Not shifted: subtracting a mean would change which policy is best, since episodes differ in length.
         return (batch.reward * self._returns.scale).clamp_(-REWARD_BOUND, REWARD_BOUND)
 
@@ -103,7 +117,7 @@ class ActorCritic(Algorithm):
         """
         if self._moments is not None:
             (obs,) = without_padding(batch.absent, batch.obs.flatten(0, 1))
-            self._moments.count(self.shape, obs, (self.policy, self.value), self.mean)
+            self._moments.count(self.shape, obs, (self.policy, self.value), self.mean, self.ranks)
 
     def networks(self) -> Sequence[HasKernels]:
         """Return policy and value; with memory the value reads the memory and has no encoder."""
@@ -172,12 +186,6 @@ def backward_sums(terms: Tensor, decay: Tensor) -> Tensor:
     for row, factor, out in zip(*(reversed(part.unbind()) for part in (terms, decay, sums)), strict=True):
         following = torch.addcmul(row, factor, following, out=out)
     return sums
-
-
-def normalised(advantage: Tensor) -> Tensor:
-    """Normalise advantages (B,) to mean 0 and standard deviation 1; 0 for a single row, which has no deviation."""
-    deviation, mean = torch.std_mean(advantage, correction=min(1, len(advantage) - 1))
-    return (advantage - mean) / (deviation + 1e-8)
 
 
 def clipped_objective(log_prob: Tensor, unclipped: Tensor, clipped: Tensor) -> Tensor:

@@ -52,6 +52,8 @@ class Algorithm(ABC):
         self.updates = 0
         self.mean: Callable[[Tensor], Tensor] = lambda value: value
         """Mean of a tensor over all ranks that share a batch; set by ``runtime.rl.roles.ranks``."""
+        self.ranks = 1
+        """Number of these ranks, each with an equal share of the rows."""
         self.td_error = torch.empty(0)
         """(B,) absolute errors of the latest batch, from which `prioritised` computes priorities. Set by methods
         that learn from a replay; empty if the batch was drawn uniformly. The next update may overwrite it.

@@ -23,7 +23,7 @@ REWARD_BOUND: Final = 10.0
 """Largest absolute value of a normalised reward, as in VecNormalize."""
 
 Mean = Callable[[Tensor], Tensor]
-"""Mean of a tensor over all devices that share a batch."""
+"""Mean of a tensor over all ranks that share a batch."""
 
 
 class Normalised(Protocol):
@@ -46,13 +46,14 @@ class RunningMoments:
         self.variance.fill_(1.0)
 
     @torch.no_grad()
-    def update(self, rows: Tensor, mean: Mean) -> None:
-        """Merge ``rows`` (B, size), of which each device has an equal share."""
+    def update(self, rows: Tensor, mean: Mean, ranks: int = 1) -> None:
+        """Merge ``rows`` (B, size), an equal share of those of all ``ranks``."""
         # First the mean over devices: the variances of the shares around it then have an exact mean too.
         batch_mean = mean(rows.mean(dim=0))
         batch_variance = mean((rows - batch_mean).square().mean(dim=0))
-        total = self._count + len(rows)
-        share = len(rows) / total
+        count = ranks * len(rows)
+        total = self._count + count
+        share = count / total
         distance = batch_mean - self.mean
         self.mean.addcmul_(distance, share)
         spread = batch_variance - self.variance + distance.square() * (1.0 - share)
@@ -64,9 +65,11 @@ class RunningMoments:
         """Return (size,) inverse standard deviations."""
         return (self.variance + _EPSILON).rsqrt()
 
-    def count(self, shape: ActorShape, obs: Tensor, networks: Sequence[Normalised], mean: Mean) -> None:
+    def count(
+        self, shape: ActorShape, obs: Tensor, networks: Sequence[Normalised], mean: Mean, ranks: int = 1
+    ) -> None:
         """Merge observations (B, obs_dim), and write the moments to the networks that normalise by them."""
-        self.update(vector_of(shape, obs), mean)
+        self.update(vector_of(shape, obs), mean, ranks)
         self.write([network.moments for network in networks if network.moments])
 
     def write(self, places: Sequence[Sequence[Tensor]]) -> None:

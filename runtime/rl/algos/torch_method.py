@@ -94,7 +94,7 @@ class TorchMethod(Algorithm):
         figures = self.learn(batch)
         if self._moments is not None:
             (obs,) = without_padding(getattr(batch, "absent", None), batch.obs.reshape(-1, self.shape.obs_dim))
-            self._moments.count(self.shape, obs, (self.policy.network,), self.mean)
+            self._moments.count(self.shape, obs, (self.policy.network,), self.mean, self.ranks)
         self.updates += 1
         values = [torch.as_tensor(value, device=self.device).detach().float() for value in figures.values()]
         return _stats_type(tuple(figures))(*values)

@@ -100,7 +100,7 @@ def _run_ranks(context: Context, folder: Path, stop: Stop, console: Console) -> 
     from runtime.rl.roles import ranks
 
     if ranks.are_wanted(context):
-        return ranks.launch(context, [sys.executable, "-m", "runtime", "learner"], stop, console)
+        return ranks.launch(context, ["learner"], stop, console)
     try:
         with ranks.joined(_device(context.settings)) as group:
             if group is not None and group.rank:
@@ -572,11 +572,11 @@ class Learner:
 
     def _record(self) -> None:
         """Print and store one metric record. The journal is written first, so that no counter ever decreases."""
-        self._counters.env_steps = max(self._counters.env_steps, self._env_steps)
+        # Sampled together: a segment that arrives in between would be in some of the numbers only.
+        env_steps, counts = self._exchange.locked_sample(lambda: (self._env_steps, self._exchange.metric_fields()))
+        self._counters.env_steps = max(self._counters.env_steps, env_steps)
         self._journal()
         own = self._collector.metric_fields() if self._collector is not None else {}
-        # Together: a segment that arrived in between would be in the accounts but not in the env steps.
-        env_steps, counts = self._exchange.locked_sample(lambda: (self._env_steps, self._exchange.metric_fields()))
         # Apart: env steps never fall, and after a restart the networks may have learned from fewer.
         figures = {"learned_env_steps": env_steps, **counts, **own, **self._usage.report()}
         last = self._metrics.evaluation

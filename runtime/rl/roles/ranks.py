@@ -16,14 +16,19 @@ import logging
 import math
 import os
 import signal
+import sys
 import tempfile
+import threading
 import time
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from enum import IntEnum
 from functools import cached_property
+from multiprocessing import forkserver, parent_process, set_forkserver_preload
+from multiprocessing.connection import wait
 from typing import Any, Final, TypeVar
 
 import torch
@@ -37,7 +42,7 @@ from runtime.base import bounded_json, contract
 from runtime.base.addresses import keep_to_loopback
 from runtime.base.errors import FailedError, SetupError
 from runtime.base.metrics import Console
-from runtime.base.processes import exponential_delay, shell_exit_code, signal_at_end_of
+from runtime.base.processes import exponential_delay, name_process, shell_exit_code, signal_at_end_of
 from runtime.base.signals import Stop
 from runtime.rl.algos.algorithm import Algorithm
 from runtime.rl.algos.configs import PPOConfig
@@ -54,6 +59,9 @@ STORE_VARIABLE: Final = "L2R_RANK_STORE"
 """File through which the ranks of one start find each other; set by the launching process."""
 EXIT_RANK_LOST: Final = 75
 """Exit code of a rank that lost another one (EX_TEMPFAIL of sysexits.h)."""
+_LOST: Final = (EXIT_RANK_LOST, 255)
+"""Exit codes after which the ranks start again; ``multiprocessing`` says 255 if its own process has died."""
+_ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 GROUP_SECONDS: Final = 300.0
 """Longest time of a collective operation: a rank may compile its step first. The end of a rank is noticed at
 once.
@@ -92,13 +100,14 @@ def collect_apart(plan: Plan, settings: Settings) -> bool:
 
 
 # --- the launching process ---------------------------------------------------------------------------------
-def launch(context: Context, argv: list[str], stop: Stop, console: Console) -> int:
-    """Run the ranks until the learner is done; return its exit code. ``argv`` starts one rank."""
+def launch(context: Context, arguments: list[str], stop: Stop, console: Console) -> int:
+    """Run the ranks until the learner is done; return its exit code. ``arguments`` are those of each."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     count = context.settings.devices
+    set_forkserver_preload(["runtime.rl.roles.learner", __name__])
     plan_of(context.settings)  # before any process starts: settings without equal shares are refused
     keep_to_loopback(LOOPBACK)
     # A TCP store would accept connections of every user of this machine; the ranks meet in a private folder.
@@ -112,7 +121,6 @@ def launch(context: Context, argv: list[str], stop: Stop, console: Console) -> i
     with tempfile.TemporaryDirectory(prefix="l2r-ranks-") as folder:
         start = 0
         while not stop.is_set():
-            os.environ[STORE_VARIABLE] = f"{folder}/group-{start}"
             config = LaunchConfig(
                 min_nodes=1,
                 max_nodes=1,
@@ -125,16 +133,23 @@ def launch(context: Context, argv: list[str], stop: Stop, console: Console) -> i
                 monitor_interval=0.1,
                 logs_specs=DefaultLogsSpecs(log_dir=f"{folder}/logs"),
                 local_addr=LOOPBACK,
+                # Ranks are forks of a process that has imported torch: that takes 4 s of CPU, which each start of a
+                # rank would pay again.
+                start_method="forkserver",
                 **grace,
             )
             began = time.monotonic()
+            # It keeps the mask: a signal to the whole process group must not end it, and its forks with it.
+            signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+            forkserver.ensure_running()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
             try:
-                elastic_launch(config, argv[0])(*argv[1:])
+                elastic_launch(config, _run_rank)(f"{folder}/group-{start}", arguments)
             except SignalException:
                 return contract.EXIT_DONE
             except ChildFailedError as error:
                 codes = {rank: failure.exitcode for rank, failure in sorted(error.failures.items())}
-                final = [code for code in codes.values() if code > 0 and code != EXIT_RANK_LOST]
+                final = [code for code in codes.values() if code > 0 and code not in _LOST]
                 if final:
                     return final[0]
                 failures = 1 if time.monotonic() - began > GOOD_SECONDS else failures + 1
@@ -149,6 +164,32 @@ def launch(context: Context, argv: list[str], stop: Stop, console: Console) -> i
                 continue
             return contract.EXIT_DONE
     return contract.EXIT_DONE
+
+
+def _run_rank(store: str, arguments: list[str]) -> None:
+    """Run one rank; a fork of the process that has imported torch."""
+    from runtime.cli import main
+
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+    threading.Thread(target=_end_with_launcher, daemon=True).start()
+    os.environ[STORE_VARIABLE] = store
+    name_process(f"l2r rank {os.environ['RANK']}")
+    try:
+        code = main(arguments)
+    except Exception:  # noqa: BLE001  (printed as without the launcher, which would keep it in a file)
+        traceback.print_exc()
+        code = 1
+    if code:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _end_with_launcher() -> None:
+    """End this rank when the launching process is gone; it is not the parent, so the kernel sends no signal."""
+    if (launcher := parent_process()) is not None:
+        wait([launcher.sentinel])
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def share_of(plan: Plan, settings: Settings, count: int) -> tuple[Plan, Settings]:
@@ -310,7 +351,7 @@ class RankGroup:
             for generator in method.generators().values():
                 # A function of rank and update: a resumed run draws other numbers than its first part did.
                 generator.manual_seed(((generator.initial_seed() + self.rank) * 1_000_003 + method.updates) % 2**63)
-        method.mean = self.mean
+        method.mean, method.ranks = self.mean, self.size
 
 
 @dataclass(frozen=True)
@@ -405,7 +446,7 @@ def joined(device: str) -> Iterator[RankGroup | None]:
     signal_at_end_of(os.getppid(), signal.SIGKILL)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if rank:  # only rank 0 reacts to a signal: it has the last checkpoint to write, and ends the others
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _ENDING:
             signal.signal(number, signal.SIG_IGN)
     is_gpu = device == "cuda"
     if is_gpu:

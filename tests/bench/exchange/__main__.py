@@ -5,7 +5,18 @@ from __future__ import annotations
 import importlib
 import sys
 
-PARTS = ("segments", "weights", "scale", "workers", "members", "faults", "abuse", "inference", "inference_learning")
+PARTS = (
+    "segments",
+    "weights",
+    "scale",
+    "workers",
+    "members",
+    "simulation",
+    "faults",
+    "abuse",
+    "inference",
+    "inference_learning",
+)
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in PARTS:

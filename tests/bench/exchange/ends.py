@@ -113,27 +113,31 @@ class Case:
         return keys.from_token("bench") if self.curve else (None, None)
 
 
+def terms_of(case: Case, epoch: int = 1) -> SessionTerms:
+    """Terms of the learner of a case."""
+    return SessionTerms(
+        run="bench",
+        run_id="bench",
+        token="bench",
+        epoch=epoch,
+        environment="bench",
+        layout=case.layout.text,
+        actor_floats=case.floats,
+        transition_bytes=case.layout.item_bytes,
+        segment_transitions=case.transitions,
+        max_policy_lag=10**9,
+        window=window_of(case.layout.item_bytes * case.transitions),
+        inflight_transitions=case.inflight_bytes // case.layout.item_bytes,
+    )
+
+
 class Learner:
     """The real exchange over a store of slots."""
 
     def __init__(self, case: Case) -> None:
-        terms = SessionTerms(
-            run="bench",
-            run_id="bench",
-            token="bench",
-            epoch=1,
-            environment="bench",
-            layout=case.layout.text,
-            actor_floats=case.floats,
-            transition_bytes=case.layout.item_bytes,
-            segment_transitions=case.transitions,
-            max_policy_lag=10**9,
-            window=window_of(case.layout.item_bytes * case.transitions),
-            inflight_transitions=case.inflight_bytes // case.layout.item_bytes,
-        )
         self.store = Slots(case.layout, case.transitions, case.memory_bytes)
         limiter = RateLimiter(0, 1.0, 10**15)
-        self.exchange = LearnerServer(parse(case.endpoint), case.keys[0], terms, self.store, limiter, str)
+        self.exchange = LearnerServer(parse(case.endpoint), case.keys[0], terms_of(case), self.store, limiter, str)
         self.machine = self.exchange.membership
         self.exchange.start()
 

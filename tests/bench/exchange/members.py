@@ -2,7 +2,8 @@
 
 Only the membership machine and the peers' session machines run, on a virtual clock. `publish` includes the
 acknowledgements that it causes. `pings` are those of members of which each sends a segment a second; `idle pings`
-are those of members without credit, which must ping. `ticks` are the 50 of a second in which nothing else happens.
+are those of members without credit, which must ping (the mean over 40 seconds). `ticks` are the 50 of a second in
+which nothing else happens.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from runtime.exchange.segment_buffers import SegmentAllocator
 
 COUNTS = (100, 1_000, 10_000)
 TICK_SECONDS = 0.02
+IDLE_SECONDS = 40
 SEGMENT = SegmentAllocator(10).allocate()
 
 
@@ -72,13 +74,21 @@ class Run:
                 self.learner(lambda event=event: self.machine.handle(event))
         self.tick()
 
-    def second_of_pings(self, *, are_busy: bool) -> float:
-        """Return the learner's cost of the pings in a second, and of their answers."""
+    def idle_second(self) -> float:
+        """Return the learner's cost of a second in which nobody may collect, over a period in which each pings."""
+        before = self.used
+        for _ in range(2 * IDLE_SECONDS):
+            self.now += 0.5
+            self.arrive(self.sent(), Ping)
+        return 1e3 * (self.used - before) / IDLE_SECONDS
+
+    def second_of_pings(self) -> float:
+        """Return the learner's cost of the pings of members that send segments, and of their answers."""
         pinged = 0.0
         for _ in range(10):
             self.now += 0.1
             for number, peer in enumerate(self.peers.values()):
-                if are_busy and number % 10 == round(self.now * 10) % 10 and peer.has_credit:
+                if number % 10 == round(self.now * 10) % 10 and peer.has_credit:
                     peer.queue_segment(Trajectory(1, 0, 0, 0, 0.0, 0.0), SEGMENT)
             sent = self.sent()
             self.arrive(sent, Segments)
@@ -105,11 +115,12 @@ def costs(members: int) -> Costs:
     """Return the costs of one run with this many members."""
     run = Run(members)
     hellos = run.cost(lambda: run.arrive(run.sent(), Hello))
-    idle = run.second_of_pings(are_busy=False)
+    run.arrive(run.sent(), Ping)  # each says at once that it is there, and is told how often it is to ping
+    idle = run.idle_second()
     run.ceiling = 10**12
     run.tick()
-    run.second_of_pings(are_busy=True)
-    pings = run.second_of_pings(are_busy=True)
+    run.second_of_pings()
+    pings = run.second_of_pings()
 
     def ticks() -> None:
         for _ in range(50):

@@ -250,7 +250,7 @@ def test_logs_are_merged_prefixed_and_filtered(cli):
         (("scale", "racing-sac-s0", "2"), 2, "'racing-sac-s0' is no set. Write RUN/SET"),
         (("scale", "nothing/w", "2"), 1, "There is no run nothing."),
         (("scale", "racing-sac-s0/x", "2"), 1, "racing-sac-s0 has no set x: it has learner, w, eval."),
-        (("scale", "racing-sac-s0/w", "500"), 3, "find no free slot"),
+        (("scale", "racing-sac-s0/w", "500"), 3, "not fit"),
         (("exec", "lidar-ppo"), 2, "exec needs a command. Write `l2rtui exec TARGET -- CMD`."),
         (("exec", "lidar-ppo", "--", "ls"), 2, "lidar-ppo names 9 pods: lidar-ppo-learner-0,"),
         (("exec", "lidar-ppo/w/0", "--", "ls"), 1, "ls cannot run in lidar-ppo-w-0"),

@@ -188,7 +188,7 @@ def test_watching_metrics_prints_a_line_for_each_record(local, spec):
         ("kind: job\nname: t\njob: {comand: [sleep, '9']}\n", (), 2, "did you mean command"),
         ("kind: job\nname: t\njob: {command: [sleep, '9'], replicas: -1}\n", (), 2, "replicas"),
         ("kind: job\nname: t\njob: {command: [sleep, '9']}\n", ("--set", "job.replicas=-3"), 2, "replicas"),
-        ("kind: job\nname: t\njob: {command: [sleep, '9'], replicas: 999, slots: 1}\n", (), 3, "find no free slot"),
+        ("kind: job\nname: t\njob: {command: [sleep, '9'], replicas: 999, slots: 1}\n", (), 3, "not fit"),
         ("kind: job\nname: t\njob: {command: [no-such-command]}\n", (), 3, "no-such-command"),
         (
             "kind: job\nname: t\njob: {command: [sleep, '9'], slots: 1}\n",

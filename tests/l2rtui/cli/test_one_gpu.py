@@ -44,8 +44,8 @@ def test_the_first_example_runs_twice_over_where_slots_may_be_shared(workstation
     launch(workstation)
     assert in_use(workstation) == {"gpu": 1, "cpu": 5}
     refused = launch(workstation, "--name", "again", code=3)
-    assert "1 of 1 replicas find no free slot (0 of 1 slots are free" in refused.stderr
-    assert "4 of 4 replicas find no free CPU slot (0 of 5 CPU slots are free" in refused.stderr
+    assert "1 of 1 replica does not fit (0 of 1 slot are free" in refused.stderr
+    assert "4 of 4 replicas do not fit (0 of 5 CPU slots are free" in refused.stderr
     launch(workstation, "--name", "again", "--overcommit")
     assert in_use(workstation) == {"gpu": 2, "cpu": 10}
     assert [(run["run"], run["ready"]) for run in workstation.json("runs")] == [("again", 6), ("racing-sac", 6)]

@@ -95,8 +95,8 @@ def test_what_does_not_fit_waits_whole_and_starts_when_there_is_room(queue):
     rows = queue.json("queue")
     assert [set(row) for row in rows] == [{"run", "position", "waits_for", "since"}] * 2
     assert [(row["run"], row["position"]) for row in rows] == [("t-s2", 1), ("t-s3", 2)]
-    assert rows[0]["waits_for"] == "1 slot, 0 of 2 are free; when is unknown"
-    assert rows[1]["waits_for"] == "1 slot, 0 of 2 are free, t-s2 comes first; when is unknown"
+    assert rows[0]["waits_for"] == "1 slot, 0 of 2 are free"
+    assert rows[1]["waits_for"] == "1 slot, 0 of 2 are free, t-s2 comes first"
     runs = {run["run"]: run for run in queue.json("runs")}
     assert {name: run["state"] for name, run in runs.items()} | {"t-s0": "", "t-s1": ""} == {
         "t-s0": "", "t-s1": "", "t-s2": "Queued", "t-s3": "Queued",

@@ -53,7 +53,7 @@ def test_a_log_that_is_still_being_read_is_not_one_that_could_not_be_read():
     reasons = [
         learning_state(RUN, PODS, RunReports(is_learner_read=is_read), NOW).reason for is_read in (False, True)
     ]
-    assert reasons[0] == "the records of its learner are being read"
+    assert reasons[0] == "loading metric records"
     assert reasons[1].startswith("no metric record of its learner could be read: see `l2rtui logs")
 
 

@@ -128,10 +128,7 @@ def test_what_finds_no_place_is_said_in_a_sentence():
     placed = place([run("r", workers(4, slots=3))], ledger())
     assert len(placed.seats) == 2
     assert placed.conflicts == (
-        (
-            "r/w: 2 of 4 replicas of 3 slots on one device find no free slot "
-            "(8 of 8 slots are free for the whole plan)"
-        ),
+        ("r/w: 2 of 4 replicas of 3 slots on one device do not fit (8 of 8 slots are free for the whole plan)"),
     )
 
 
@@ -144,10 +141,7 @@ def test_pins_are_used_alone_and_in_their_order():
     placed = place([run("r", workers(6))], ledger(), pins=pins)
     assert slots_of(placed) == ["n0/1.2", "n0/0.0", "n0/0.1", "n0/0.2", "n0/0.3"]
     assert placed.conflicts == (
-        (
-            "r/w: 1 of 6 replicas find no free slot among n0/1.2, n0/0, n0/1.2 "
-            "(5 of 5 slots are free for the whole plan)"
-        ),
+        ("r/w: 1 of 6 replicas does not fit among n0/1.2, n0/0, n0/1.2 (5 of 5 slots are free for the whole plan)"),
     )
 
 
@@ -160,16 +154,30 @@ def test_who_holds_the_slots_of_pinned_devices_is_said():
             "n0/0",
             (
                 "(0 of 4 slots are free for the whole plan; n0/0.0 is held by other-0 (u1); n0/0.1 is held by "
-                "other-1 (u1); n0/0.2 is held by other-2 (u1) and 1 more are held)"
+                "other-1 (u1); n0/0.2 is held by other-2 (u1) and 1 more is held)"
             ),
         ),
     ):
         (conflict,) = place([run("r", workers(5))], ledger(held=held), pins=parse_pins(gpus)).conflicts
-        assert conflict.endswith(f"find no free slot among {gpus} {said}")
+        assert conflict.endswith(f"not fit among {gpus} {said}")
     unowned = [Holder("u", "theirs", "n0", "", "", "", (DeviceUsage(0, 0),))]
     cluster = build_ledger([Node("n0", (Gpu("n0", 0, slots=1),))], unowned)
     (conflict,) = place([run("r", workers(1))], cluster, pins=parse_pins("n0/0")).conflicts
-    assert conflict.endswith("(0 of 1 slots are free for the whole plan; n0/0.0 is held by theirs)")
+    assert conflict.endswith("(0 of 1 slot are free for the whole plan; n0/0.0 is held by theirs)")
+
+
+@pytest.mark.parametrize(
+    ("number", "pins", "said"),
+    [
+        (1, (), "(0 of 1 slots are free for the whole plan; n0 is cordoned or not ready)"),
+        (5, (), "(0 of 5 slots are free for the whole plan; n0, n1, n2 and 2 more are cordoned or not ready)"),
+        (5, "n1/0,n3/0", "(0 of 2 slots are free for the whole plan; n1, n3 are cordoned or not ready)"),
+    ],
+)
+def test_nodes_that_are_off_are_named(number, pins, said):
+    nodes = [Node(f"n{index}", (Gpu(f"n{index}", 0, slots=1),), is_schedulable=False) for index in range(number)]
+    placed = place([run("r", workers(1))], build_ledger(nodes, []), pins=parse_pins(pins) if pins else ())
+    assert placed.conflicts[0].endswith(said)
 
 
 def test_pins_that_cannot_be_had_are_named_with_their_holder():
@@ -331,7 +339,7 @@ def test_overcommit_puts_as_many_on_a_slot_as_it_takes_and_evenly():
 
 def test_overcommit_finds_no_room_where_no_device_is_large_enough():
     placed = place([run("r", workers(1, slots=5))], ledger(gpus=1), overcommit=True)
-    assert "1 of 1 replicas of 5 slots on one device find no free slot" in placed.conflicts[0]
+    assert "1 of 1 replica of 5 slots on one device does not fit" in placed.conflicts[0]
 
 
 def workstation(gpus=1, cpus=6, held=(), **state):
@@ -363,17 +371,13 @@ def test_sets_without_a_gpu_sit_on_the_cpu_beside_it():
 
 def test_a_set_that_needs_a_gpu_never_takes_the_cpu_beside_it():
     placed = place([run("r", workers(5))], workstation())
-    assert placed.conflicts == (
-        "r/w: 1 of 5 replicas find no free slot (4 of 4 slots are free for the whole plan)",
-    )
+    assert placed.conflicts == ("r/w: 1 of 5 replicas does not fit (4 of 4 slots are free for the whole plan)",)
     assert "n/cpu" not in " ".join(slots_of(placed))
 
 
 def test_cpu_slots_end_and_say_so():
     placed = place([run("r", without_gpu(7))], workstation())
-    assert placed.conflicts == (
-        "r/w: 1 of 7 replicas find no free CPU slot (6 of 6 CPU slots are free for the whole plan)",
-    )
+    assert placed.conflicts == ("r/w: 1 of 7 replicas does not fit (6 of 6 CPU slots are free for the whole plan)",)
 
 
 def test_both_kinds_are_overcommitted_each_on_its_own():
@@ -448,7 +452,7 @@ def test_the_device_plugin_gives_whole_devices():
     assert [{slot.gpu for slot in seat.slots} for seat in placed.seats] == [{1}, {2}]
     assert all(len(seat.slots) == 4 for seat in placed.seats)
     full = place([run("r", by_plugin(1))], ledger(gpus=1, held=["n0/0.3"]))
-    assert "1 of 1 replicas of a whole device find no free slot" in full.conflicts[0]
+    assert "1 of 1 replica of a whole device does not fit" in full.conflicts[0]
 
 
 def test_what_is_added_to_a_run_goes_first_where_the_run_sits():
@@ -477,7 +481,7 @@ def test_a_set_is_never_placed_on_a_device_of_another_resource(asked):
     others = build_ledger([Node("n", cards)], [])
     placement = place([run("r", of_plugin(1, asked))], others)
     assert placement.seats == ()
-    assert "1 of 1 replicas" in placement.conflicts[0]
+    assert "1 of 1 replica" in placement.conflicts[0]
     mixed = build_ledger([Node("n", (*cards, Gpu("n", 2, slots=1, resource="intel.com/gpu")))], [])
     assert slots_of(place([run("r", of_plugin(1, "intel.com/gpu"))], mixed)) == ["n/2.0"]
 
@@ -487,7 +491,7 @@ def test_a_set_that_finds_no_gpu_is_told_of_other_devices():
     told = "(2 of 2 slots are free for the whole plan; pod.device asks for amd.com/gpu)"
     assert placement.conflicts[0].endswith(told)
     lacking = place([run("r", of_plugin(3))], plugin_ledger()).conflicts[0]
-    assert "1 of 3 replicas of a whole device find no free amd.com/gpu slot (2 of 2 amd.com/gpu slots" in lacking
+    assert "1 of 3 replicas of a whole device does not fit (2 of 2 amd.com/gpu slots" in lacking
 
 
 def test_a_person_may_name_a_device_of_a_plugin():
@@ -529,7 +533,7 @@ def test_the_nodes_that_labels_leave_out_are_in_the_sentence():
     conflicts = place([run("r", choosy(3, disk="ssd"))], cluster).conflicts
     assert conflicts == (
         (
-            "r/w: 1 of 3 replicas find no free slot (4 of 4 slots are free for the whole plan; "
+            "r/w: 1 of 3 replicas does not fit (4 of 4 slots are free for the whole plan; "
             "node n0 has no label disk=ssd, which the set w needs)"
         ),
     )

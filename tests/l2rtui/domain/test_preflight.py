@@ -9,7 +9,7 @@ import pytest
 from l2rtui.domain.containers import Binding, PodSettings
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import CPU, Gpu, Node, SlotId
-from l2rtui.domain.placement import bound_to_cpu, place
+from l2rtui.domain.placement import bound_to_cpu, parse_pins, place
 from l2rtui.domain.plan import plan_launch
 from l2rtui.domain.preflight import Finding, Severity, preflight, refusals, taken_names
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
@@ -60,7 +60,7 @@ def test_where_no_room_is_found_what_cannot_be_seen_is_said():
         ([spec(set_name="x" * 20)], (), "has 20 characters: use at most 14"),
         ([spec("taken")], ("taken",), "a run named taken exists"),
         ([spec("twice"), spec("twice")], (), "the plan holds 2 runs named twice"),
-        ([spec(replicas=9)], (), "5 of 9 replicas find no free slot"),
+        ([spec(replicas=9)], (), "5 of 9 replicas do not fit"),
     ],
 )
 def test_refusals_are_sentences(specs, runs, words):
@@ -187,6 +187,25 @@ def test_a_shared_slot_names_all_that_sit_on_it(replicas, holder, who):
     plan = plan_launch(specs, placement, snapshot.nodes, owner="me", uids=["1"])
     assert len(plan.runs[0].pods) == replicas
     assert sentences(preflight(plan, snapshot), Severity.WARNING) == [f"n/0.0 is over-committed: {who} there too"]
+
+
+@pytest.mark.parametrize(
+    ("slots", "pins", "words"),
+    [
+        (1, "n/0", []),
+        (0, "n/0", ["1 named place is not used: no set of it takes slots, so its pods may start on any node"]),
+        (
+            0,
+            "n/0.0-1",
+            ["2 named places are not used: no set of it takes slots, so its pods may start on any node"],
+        ),
+    ],
+)
+def test_named_places_that_no_set_uses_are_a_warning(slots, pins, words):
+    snapshot, pins = cluster(), parse_pins(pins)
+    specs = [RunSpec(Kind.JOB, "r", "r", (SetSpec("w", Role.WORKER, ("w",), slots=slots),))]
+    plan = plan_launch(specs, place(specs, snapshot.ledger, pins=pins), snapshot.nodes, owner="me", uids=["u"])
+    assert sentences(preflight(replace(plan, pins=pins), snapshot), Severity.WARNING) == words
 
 
 def test_the_plan_says_why_a_set_sits_on_cpu_slots():

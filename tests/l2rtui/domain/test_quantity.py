@@ -14,6 +14,7 @@ from l2rtui.domain.quantity import (
     age,
     format_bytes,
     format_cores,
+    format_rate,
     parse_bytes,
     parse_cores,
     parse_quantity,
@@ -216,3 +217,10 @@ def test_cores_of_a_plausible_number_are_taken(text, number):
 def test_a_time_for_people_has_no_t_and_no_fraction():
     assert utc(1_795_794_589.25) == "2026-11-27 15:49:49 UTC"
     assert utc(0) == utc(None) == utc(1e30) == ""
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B/s"), (512, "512 B/s"), (370 * 2**10, "370 KiB/s"), (2**33, "8 GiB/s")]
+)
+def test_bytes_a_second_have_a_unit(count, text):
+    assert format_rate(count) == text

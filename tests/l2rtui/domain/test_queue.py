@@ -128,7 +128,7 @@ def test_a_run_that_can_never_fit_or_has_just_failed_blocks_nobody():
     broken = ticket(1, problem="it did not start: no command")
     answers = verdicts([broken, ticket(2, slots=5), ticket(3, slots=5), ticket(4)], ledger())
     assert answers["a1"] == (False, "it did not start: no command")
-    assert answers["a2"][1].startswith("more than there is: a2/w: 1 of 1 replicas of 5 slots on one device")
+    assert answers["a2"][1].startswith("more than there is: a2/w: 1 of 1 replica of 5 slots on one device")
     assert answers["a3"][1] != ""
     assert answers["a4"] == (True, "")
 

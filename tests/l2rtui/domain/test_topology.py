@@ -50,7 +50,7 @@ def test_workers_and_evaluators_are_connected_or_not_by_the_learners_own_word():
     assert "not connected" in lines[2]
     assert lines[2].endswith(PODS[2].status.sentence), "a pod that does not run says why"
     assert lines[-1] == (
-        "Exchange: in 12 messages/s 2KiB/s, out 3 messages/s 512B/s, 900 in store, 64 in flight, "
+        "Exchange: in 12 messages/s 2 KiB/s, out 3 messages/s 512 B/s, 900 in store, 64 in flight, "
         "2 segments dropped as stale"
     )
 

@@ -88,7 +88,7 @@ async def test_pins_policy_and_seeds(backend):
 async def test_too_many_workers_are_refused_and_nothing_is_made(backend):
     prepared = await launcher.prepare(backend, wish(workers=40))
 
-    with pytest.raises(RefusedError, match="25 of 40 replicas find no free slot"):
+    with pytest.raises(RefusedError, match="25 of 40 replicas do not fit"):
         [step async for step in launcher.launch(backend, prepared)]
 
     assert not (await backend.snapshot()).runs
@@ -246,7 +246,7 @@ async def test_what_was_given_up_a_moment_ago_is_wanted_again(backend):
         ("r", "x", 1, NotFoundError, "r has no set x: it has learner, w"),
         ("r", "w", -1, RefusedError, "cannot be scaled to -1"),
         ("r", "learner", 2, RefusedError, "a learner set has exactly one replica"),
-        ("r", "w", 99, RefusedError, "find no free slot"),
+        ("r", "w", 99, RefusedError, "not fit"),
     ],
 )
 async def test_scaling_that_cannot_be(backend, run, set_name, replicas, error, sentence):

@@ -75,7 +75,7 @@ def test_a_run_that_was_destroyed_comes_to_nothing_more(condition):
 
 def test_a_run_is_gone_with_its_last_pod():
     goal = Goal(WaitCondition.GONE)
-    assert judge(goal, None, (WORKER,), ReturnReading(), 1000.0) == (WAITS, "1 pods left")
+    assert judge(goal, None, (WORKER,), ReturnReading(), 1000.0) == (WAITS, "1 pod left")
     assert judge(goal, None, (), ReturnReading(), 1000.0) == (REACHED, "is gone")
 
 

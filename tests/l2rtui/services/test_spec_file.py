@@ -140,6 +140,15 @@ def test_the_examples_load_and_fit_the_published_schema(path):
     ("text", "sentence"),
     [
         ("kind: learner-workers\nname: r\nworker: []\n", ":3: there is no field worker. Did you mean workers?"),
+        ("kind: job\nname: r\nsets: []\n", ":3: there is no field sets. Kind job has steps and job."),
+        (
+            "kind: job\nname: r\nworker: []\n",
+            "Kind job has steps and job; workers belongs to kind learner-workers and parameter-server.",
+        ),
+        (
+            "kind: elastic\nname: r\nlearner: {}\n",
+            "Kind elastic has nodes; learner belongs to kind learner-workers.",
+        ),
         (
             "kind: learner-workers\nname: r\nworkers:\n - name: w\n   replica: 4\n",
             ":5: there is no field workers[0].replica. Did you mean replicas?",

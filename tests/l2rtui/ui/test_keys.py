@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -23,7 +24,7 @@ from l2rtui.ui.dialogs.volumes import VolumesScreen
 from l2rtui.ui.home.prompt import PromptMode
 from l2rtui.ui.home.screen import ClusterScreen
 from l2rtui.ui.keys.palette import COMMANDS, changing_actions
-from l2rtui.ui.keys.table import KEYS, KeyContext, KeyTable, bindings
+from l2rtui.ui.keys.table import BAR, KEYS, KeyContext, KeyTable, bindings
 from l2rtui.ui.overviews.experiments import ExperimentsScreen
 from l2rtui.ui.overviews.history import HistoryScreen
 from l2rtui.ui.overviews.owners import OwnersScreen
@@ -33,6 +34,7 @@ from l2rtui.ui.state.screen_state import ScreenState
 from l2rtui.ui.widgets.charts import ChartView
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.grid.shape import ZoomLevel
+from l2rtui.ui.widgets.key_bar import KeyBar, fitting
 from l2rtui.ui.widgets.log_pane import LogPane
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
@@ -541,6 +543,36 @@ async def test_pasted_text_fires_no_key(desk):
         await one.pilot.pause()
         assert (one.top, one.says(), one.has_left) == ("ClusterScreen", [], False)
         assert await one.backend.snapshot() == before
+
+
+NEED_RECORDS = {"charts.alone", "charts.window"}
+"""Keys of the bar without an effect in the small lab, whose learners print no records: test_charts.py."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("size", [(80, 24), (160, 45)], ids=str)
+async def test_every_key_that_the_bar_names_changes_what_is_seen(desk, size, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    async with desk(size=size) as one:
+        hand = Hand(one)
+        await hand.home()
+        bar = one.app.screen.query_one(KeyBar)
+        for pane in "12345678":
+            await one.press(pane)
+            named = fitting(bar.choices, bar.size.width)
+            assert [choice.key.id for choice in named if choice.reason] == []
+            texts = [f"{choice.key.face} {choice.key.label}" for choice in named]
+            assert re.split("  +", one.words().splitlines()[-1].strip()) == texts, pane
+            if pane in "234":
+                assert {"app.help", *BAR[:6]} <= {choice.key.id for choice in named}
+            for key in (choice.key for choice in named if choice.key.id not in NEED_RECORDS):
+                await hand.home()
+                await one.press(pane)
+                before = one.top, one.words(), one.says()
+                await one.press(key.keys.split(",")[0])
+                await one.until(lambda: (one.top, one.words(), one.says()) != before, f"{key.id} in pane {pane}")  # noqa: B023
+            await hand.home()
 
 
 async def test_a_click_on_the_key_bar_is_the_key(desk):

@@ -242,7 +242,7 @@ async def test_workers_have_a_table_of_their_own_below_the_rows_of_their_learner
                     LogLine(number, "run-learner-0", record("learner", env_steps=9 * number, updates=number)),
                 ]
             )
-        await until_shown(app, pilot, lambda shown: "w-1" in shown[11])
+        await until_shown(app, pilot, lambda shown: "w-1" in shown[11] and "28" in shown[11])
         shown = app.shown()
         assert shown[0].split() == ["env", "steps", "updates"], "no column of the workers"
         assert [line.split("│")[0].split()[-1] for line in shown[1:6]] == ["learner-0"] * 5

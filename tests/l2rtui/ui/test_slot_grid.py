@@ -260,7 +260,7 @@ def test_two_bars_beside_a_name_are_named_above():
     busy = replace(node("n", gpus=8), cpu_used=4.0, memory_bytes=100, memory_used_bytes=10)
     grid = lay_out(cluster(busy), 66, level=ZoomLevel.NODE)
     assert read(grid.lines[0]).startswith("n    ▅▁ 0")
-    assert read(grid.header).startswith("node cm ")
+    assert read(grid.header).startswith("node cpu and mem, then ")
 
 
 def test_the_legend_gives_up_blanks_before_a_meaning():

@@ -9,6 +9,13 @@ from pathlib import Path
 import pytest
 
 import l2rtui
+import l2rtui.ui.home.screen  # so that every table is a subclass
+from l2rtui.domain.snapshot import EMPTY_SNAPSHOT
+from l2rtui.ui.state.connection_status import ConnectionStatus
+from l2rtui.ui.state.snapshot_index import PodCounts
+from l2rtui.ui.widgets.grid import legend, lines
+from l2rtui.ui.widgets.status_bar import Slots, left_of
+from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 ROOT = Path(l2rtui.__file__).parent
 OLD_WORDS = {
@@ -42,8 +49,32 @@ OLD_WORDS = {
     "acts     ": "place",
     "where    ": "place",
     "looking at the queue": "Loading the queue…",
+    " cm": "cpu and mem",
+    "wrote 1 line": "saved",
 }
 """Old words, and what the app says instead."""
+EVERYWHERE = {
+    " find no ": "do not fit",
+    "when is unknown": "what is not known is left out",
+    "are being read": "loading",
+    "more are held": "as many as there are",
+}
+"""Old words that commands used too."""
+OLD_LABELS = {
+    "rate": "steps/s",
+    "seeds": "runs",
+    "cm": "cpu and mem",
+    "RW": "nothing",
+    "sims": "simulators",
+    "its GPU%": "GPU %",
+    "nearer": "zoom in",
+    "train on": "resume",
+    "elsewhere": "location",
+    "see": "camera",
+    "leave": "cancel",
+    "mine": "my slots",
+}
+"""Old headings of columns, rows and counts, which may be words of a sentence."""
 UI = sorted((ROOT / "ui").rglob("*.py"))
 
 
@@ -76,6 +107,33 @@ def test_the_sentences_of_runs_and_pods_have_none_of_them_either():
     for name in ("status.py", "runstatus.py", "curves/chart.py", "exchange/topology.py"):
         found = [word for text in sentences(ROOT / "domain" / name) for word in OLD_WORDS if word in text]
         assert not found, name
+
+
+def test_the_sentences_of_all_floors_have_none_of_the_old_words_of_commands():
+    found = {
+        f"{path.relative_to(ROOT)}: {word}"
+        for path in ALL
+        for text in sentences(path)
+        for word in EVERYWHERE
+        if word in text and "room" not in text
+    }
+    assert not found
+
+
+def test_no_heading_is_an_old_word():
+    tables = [VirtualTable]
+    for table in tables:
+        tables += table.__subclasses__()
+    titles = {column.title for table in tables for column in table.COLUMNS}
+    titles |= {label for row, label in lines._LABELS.items()} | {str(word) for word in legend._WORDS.values()}
+    titles |= {
+        pair[0].text.strip()
+        for pair in left_of(
+            EMPTY_SNAPSHOT, ConnectionStatus(is_connected=True), PodCounts(1, 1, 1), Slots(2, 1, 1, off=1)
+        )
+    }
+    assert {"steps/s", "unusable", "my slots"} <= titles
+    assert not titles & OLD_LABELS.keys()
 
 
 SPACED = re.compile(r"(?:^|\d) %(?![sd(])")

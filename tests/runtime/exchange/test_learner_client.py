@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,9 +15,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runtime.base.endpoint import parse
+from runtime.base.endpoint import Endpoint, parse
 from runtime.base.metrics import Console
 from runtime.base.signals import Stop
+from runtime.exchange import learner_client
 from runtime.exchange.learner_client import LearnerClient
 from runtime.exchange.learner_server import LearnerServer
 from runtime.exchange.machines.member_state import SessionTerms
@@ -22,7 +26,9 @@ from runtime.exchange.machines.sequence_ledger import Totals
 from runtime.exchange.policy_store import F4
 from runtime.exchange.protocol.framing import SegmentArena
 from runtime.exchange.protocol.messages import Get, Trajectory
-from runtime.exchange.transport import shared_memory
+from runtime.exchange.transport import shared_memory, weights_cache
+from runtime.exchange.transport.shared_memory import SharedMemoryError
+from runtime.exchange.transport.weights_cache import WeightsCache
 from runtime.rl.algos.actor import NumpyActor
 from runtime.rl.buffers.replay import Replay
 from runtime.rl.roles.launch_context import Context, environment_plan, make_environment
@@ -38,15 +44,16 @@ SETTINGS = Settings(environment="Pendulum-v1", num_envs=2, segment_steps=4, hidd
 """A policy of 100 KB: large enough for the learner's memory."""
 
 
-def context_at(folder: Path) -> Context:
+def context_at(place: Path | str, pod: str = "w-0") -> Context:
+    """``place`` is a folder for sockets, or the text of an endpoint."""
     return Context(
         "r",
         "id",
-        "w-0",
+        pod,
         "worker",
         0,
         1,
-        parse(f"ipc://{folder}"),
+        endpoint_of(place),
         "",
         None,
         1.0,
@@ -55,10 +62,14 @@ def context_at(folder: Path) -> Context:
     )
 
 
+def endpoint_of(place: Path | str) -> Endpoint:
+    return parse(place if isinstance(place, str) else f"ipc://{place}")
+
+
 class Learner:
     """The exchange of a learner that only publishes: a version is its number in every weight."""
 
-    def __init__(self, folder: Path, epoch: int) -> None:
+    def __init__(self, place: Path | str, epoch: int) -> None:
         plan = environment_plan(SETTINGS, make_environment(SETTINGS, 1, {}))
         terms = SessionTerms(
             run="r",
@@ -76,8 +87,7 @@ class Learner:
         self._floats = plan.shape.size
         self.store = Replay(10_000, plan.layout, 0)
         limiter = RateLimiter(0, 1.0, 10**9)
-        address = parse(f"ipc://{folder}")
-        self._exchange = LearnerServer(address, None, terms, self.store, limiter, lambda _: None)
+        self._exchange = LearnerServer(endpoint_of(place), None, terms, self.store, limiter, lambda _: None)
         self._exchange.start()
 
     def publish(self, version: int) -> None:
@@ -107,8 +117,8 @@ class Learner:
 
 
 @contextmanager
-def peer_at(folder: Path) -> Iterator[LearnerClient[NumpyActor]]:
-    context = context_at(folder)
+def peer_at(place: Path | str, pod: str = "w-0") -> Iterator[LearnerClient[NumpyActor]]:
+    context = context_at(place, pod)
     plan = environment_plan(SETTINGS, make_environment(SETTINGS, 1, {}))
     actor = NumpyActor(plan.shape)
     with LearnerClient(context, actor, plan.layout, plan.segment_transitions, Console()) as peer:
@@ -253,3 +263,87 @@ def test_segments_in_shared_memory_count_as_bytes_that_came(short_folder, wait_u
         wait_until(lambda: peer.exchange(0.01) or learner.through_memory(), "a ring")
         assert sent(3) >= 3 * size
         assert learner.accounts.accepted == 4
+
+
+@pytest.fixture
+def remote(monkeypatch) -> Iterator[tuple[Learner, list[LearnerClient[NumpyActor]]]]:
+    """A learner on a TCP port, and workers whose host is not the learner's."""
+    monkeypatch.setattr(learner_client, "PULL_SECONDS", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as first:
+        place = f"tcp://127.0.0.1:{first.getsockname()[1]}"
+    with Learner(place, 1) as learner, ExitStack() as stack:
+        monkeypatch.setattr(shared_memory, "host_identity", lambda: "")
+        yield learner, [stack.enter_context(peer_at(place, f"w-{index}")) for index in range(4)]
+
+
+def caches() -> list[Path]:
+    return list(Path("/dev/shm").glob(f"l2r-weights-{os.geteuid()}-*"))
+
+
+def all_have(peers: list[LearnerClient[NumpyActor]], version: int) -> bool:
+    return {until_adopted(peer, version, in_place=False) for peer in peers} == {True}
+
+
+def test_a_version_is_sent_once_to_a_host_whatever_the_number_of_its_workers(remote, wait_until) -> None:
+    learner, peers = remote
+    size = peers[0].actor.weights.nbytes
+    for version in range(1, 6):
+        before = learner.totals()["bytes_out"]
+        learner.publish(version)
+        wait_until(lambda version=version: all_have(peers, version), "all workers have it")
+        assert all(is_all_of(peer.actor.weights, version) for peer in peers)
+        assert learner.totals()["bytes_out"] - before < 1.5 * size
+    (folder,) = caches()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert len(list(folder.glob("*.weights"))) == 1, "older versions are removed"
+    for peer in peers:
+        peer._close_cache()
+    assert not folder.exists(), "the last one removes it"
+
+
+def test_a_worker_asks_itself_when_the_one_that_asks_is_gone_or_stuck(remote, wait_until) -> None:
+    learner, (stuck, *others) = remote
+    wait_until(
+        lambda: {until_adopted(peer, 0) and peer.session.is_joined for peer in (stuck, *others)} == {True},
+        "all join",
+    )
+    assert stuck._cache.may_ask(), "it asks, and nothing more is heard of it"
+    learner.publish(1)
+    wait_until(lambda: all_have(others, 1), "the others have it")
+    stuck._cache.close()
+    stuck._cache = None
+    before = learner.totals()["bytes_out"]
+    learner.publish(2)
+    wait_until(lambda: all_have(others, 2), "the others have it")
+    assert learner.totals()["bytes_out"] - before < 1.5 * stuck.actor.weights.nbytes, "its lock went with it"
+
+
+@pytest.mark.process
+def test_folders_of_killed_workers_are_removed_and_those_of_others_are_not_used(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(weights_cache, "_MEMORY", tmp_path)
+    script = (
+        "import os, pathlib, sys; from runtime.exchange.transport import weights_cache as module\n"
+        "module._MEMORY = pathlib.Path(sys.argv[1]); cache = module.WeightsCache('old', '', 'f4', 4)\n"
+        "assert cache.may_ask() and cache.put(1, 1, memoryview(bytes(16))); os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False).returncode == -9
+    (left,) = tmp_path.iterdir()
+    used = WeightsCache("used", "", "f4", 4)
+    assert not left.exists()
+    assert used.newest(1, 0) is None
+    assert used.put(1, 3, memoryview(b"0123456789abcdef"))
+    (folder,) = tmp_path.iterdir()
+    (folder / "f4-1-9.partial-17").write_bytes(b"half")
+    (folder / "bf2-1-9.weights").write_bytes(b"in another form")
+    beside = WeightsCache("used", "", "f4", 4)
+    version, weights = beside.newest(1, 2) or (0, memoryview(b""))
+    assert (version, bytes(weights)) == (3, b"0123456789abcdef")
+    assert beside.newest(1, 3) is None
+    assert beside.newest(2, 0) is None, "of another learner"
+    folder.chmod(0o777)
+    with pytest.raises(SharedMemoryError, match="others may write"):
+        WeightsCache("used", "", "f4", 4)
+    used.close()
+    assert folder.exists()
+    beside.close()
+    assert not folder.exists()

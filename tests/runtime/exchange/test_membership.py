@@ -25,7 +25,7 @@ from runtime.exchange.machines.events import (
     Send,
     Ticked,
 )
-from runtime.exchange.machines.member_state import SessionTerms
+from runtime.exchange.machines.member_state import PINGS_PER_SECOND, SessionTerms
 from runtime.exchange.machines.membership import MOST_ANNOUNCED, Membership
 from runtime.exchange.machines.sequence_ledger import MAX_OPEN_ACCOUNTS, Accounts
 from runtime.exchange.protocol.messages import (
@@ -38,6 +38,7 @@ from runtime.exchange.protocol.messages import (
     Get,
     Hello,
     Message,
+    Pace,
     Ping,
     ProtocolError,
     Refused,
@@ -609,10 +610,51 @@ def test_the_steps_of_a_worker_without_pings_are_known_from_its_segments() -> No
     assert member.env_steps == 20 * 8
 
 
+def test_the_more_workers_there_are_the_less_often_each_pings_and_the_longer_its_lease_is() -> None:
+    count = 8 * PINGS_PER_SECOND
+    membership = machine(replace(TERMS, inflight_transitions=10**6), ceiling=0)
+    evaluator = replace(HELLO, role="evaluator", pod="e", segment_transitions=0)
+    membership.handle(Arrived(0.0, b"e", evaluator))
+    routes = [b"%d" % number for number in range(count)]
+    for number, route in enumerate(routes):
+        membership.handle(Arrived(0.0, route, replace(HELLO, pod=f"w-{number}")))
+    ping = Ping(5, 0, 0, 0, 0.0)
+    paces = {
+        route: pace.ping_seconds for route in routes for pace in sent(arrive(membership, ping, 0.5, route), Pace)
+    }
+    assert set(paces) == set(routes), "each is told with its first ping"
+    assert sum(1 / seconds for seconds in paces.values()) == pytest.approx(PINGS_PER_SECOND, rel=0.15)
+    for second in range(1, 14):
+        due = sum(second < seconds <= second + 1 for seconds in paces.values())
+        assert due <= 1.2 * PINGS_PER_SECOND, "those that joined together do not ping together"
+        arrive(membership, ping, float(second), b"e")
+        if slow := [route for route, seconds in paces.items() if second < seconds <= second + 1]:
+            assert not sent(arrive(membership, ping, float(second + 1), slow[0]), Pace), "it has been told"
+    assert not sent(arrive(membership, ping, 13.0, b"e"), Pace), "an evaluator needs each policy soon"
+    assert len(membership.members) > count / 2, "silence between two pings ends no lease"
+    for second in range(14, 40):
+        arrive(membership, ping, float(second), b"e")
+    assert list(membership.members) == [b"e"]
+
+
+def test_a_worker_pings_every_second_again_when_most_others_have_left() -> None:
+    membership = machine(replace(TERMS, inflight_transitions=10**6), ceiling=0)
+    routes = [b"%d" % number for number in range(2 * PINGS_PER_SECOND)]
+    for number, route in enumerate(routes):
+        membership.handle(Arrived(0.0, route, replace(HELLO, pod=f"w-{number}")))
+    (pace,) = sent(arrive(membership, Ping(5, 0, 0, 0, 0.0), route=routes[0]), Pace)
+    assert pace.ping_seconds >= 1.0
+    for route in routes[PINGS_PER_SECOND:]:
+        arrive(membership, Bye(5, 0, "SIGTERM"), route=route)
+    assert sent(arrive(membership, Ping(5, 0, 0, 0, 0.0), 1.0, routes[0]), Pace) == [Pace(5, 1.0)]
+    assert not sent(arrive(membership, Ping(5, 0, 0, 0, 0.0), 2.0, routes[0]), Pace)
+
+
 @pytest.mark.slow
 def test_the_books_of_ten_thousand_members_cost_about_as_much_as_those_of_a_hundred() -> None:
     few, many = costs(100), costs(10_000)
     assert many.publish + many.pings <= 5 * (few.publish + few.pings)
+    assert many.idle_pings <= 5 * few.idle_pings, "nobody may collect, so all ping"
     assert many.hellos <= 400 * few.hellos, "each joins at the same cost"
 
 

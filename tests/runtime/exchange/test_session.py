@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from runtime.base.contract import PROTOCOL_VERSION
 from runtime.exchange.machines.events import Arrived, Keep, Saved, Send, Ticked
-from runtime.exchange.machines.member_state import SessionTerms
+from runtime.exchange.machines.member_state import MOST_PING_SECONDS, SessionTerms
 from runtime.exchange.machines.membership import Membership
 from runtime.exchange.machines.sequence_ledger import Accounts
 from runtime.exchange.machines.session import APART_BYTES, PeerSession, SessionConfig
@@ -23,6 +23,7 @@ from runtime.exchange.protocol.messages import (
     EvaluationReport,
     Hello,
     Message,
+    Pace,
     Ping,
     Refused,
     RejoinRequest,
@@ -81,6 +82,27 @@ def test_it_pings_only_after_a_second_without_segments() -> None:
     assert sent == [Ping] + [Segments] * 6
     assert [type(message) for message in out(session, 3.9)] == []
     assert [type(message) for message in out(session, 4.0)] == [Ping]
+
+
+def test_it_pings_as_often_as_the_learner_of_many_asks_and_waits_longer_for_its_answers() -> None:
+    session = joined(limit=0)
+    session.receive(0.0, Pace(4, 30.0))
+    assert session.ping_seconds == 1.0, "that was another learner"
+    session.receive(0.0, Pace(5, 30.0))
+    assert [second for second in range(31) if Ping in map(type, out(session, second))] == [0, 30]
+    assert session.is_joined, "no answer was due"
+    session.reconnected()
+    assert [type(message) for message in out(session, 30.1)] == [Ping], "another learner may be there"
+    assert [type(message) for message in out(session, 35.5)] == [Hello], "the one of before would have answered"
+    session.receive(36.0, WELCOME)
+    assert [second for second in range(36, 40) if Ping in map(type, out(session, second))] == [36, 37, 38, 39]
+
+
+@pytest.mark.parametrize(("asked", "used"), [(0.0, 1.0), (-3.0, 1.0), (1e9, MOST_PING_SECONDS)])
+def test_the_interval_of_pings_is_bounded_whatever_is_asked(asked: float, used: float) -> None:
+    session = joined()
+    session.receive(0.0, Pace(5, asked))
+    assert session.ping_seconds == used
 
 
 def test_it_says_once_that_the_learner_is_away() -> None:

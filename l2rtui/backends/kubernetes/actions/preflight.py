@@ -33,6 +33,7 @@ from l2rtui.domain.node import Node
 from l2rtui.domain.placement import obstacle
 from l2rtui.domain.plan import LaunchPlan, RunPlan
 from l2rtui.domain.preflight import Finding, Severity
+from l2rtui.domain.quantity import counted
 from l2rtui.domain.sidecar import sidecar_of, socket_problem
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.domain.workload import Queue, QueueSystem, SetSpec
@@ -204,8 +205,10 @@ def _simulators(plan: LaunchPlan, version: tuple[int, int]) -> Iterable[Finding]
         if not with_sidecar:
             continue
         is_native = version >= sidecars.NATIVE_SINCE
-        how = "as sidecars" if is_native else "as second containers, which end with the workers"
-        sentence = f"{len(with_sidecar)} simulators stand beside their workers {how}"
+        how = "as sidecars" if is_native else "in second containers, which end with the workers"
+        number = len(with_sidecar)
+        verb = "stands beside its worker" if number == 1 else "stand beside their workers"
+        sentence = f"{counted(number, 'simulator')} {verb} {how}"
         yield Finding(Severity.OK, run.spec.name, sentence)
         blind = [pod for pod in with_sidecar if pod.gpu is not None and pod.set_spec.pod.binding in _PLUGINS]
         if blind:

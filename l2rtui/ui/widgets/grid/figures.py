@@ -22,8 +22,8 @@ class RunFigure:
 
     Attributes:
         rate: Env steps a second; None if unknown.
-        age: Age of its last record where that says nothing of the present; else empty.
-        level, word: State of its learning where that needs somebody; level is OK else.
+        age: Age of its last record if the record is old; otherwise empty.
+        level, word: State of its learning if it needs attention; otherwise level is OK.
         devices: Node and index of the GPUs on which it collects; empty where these are unknown.
     """
 
@@ -93,7 +93,7 @@ def rate_of(
     device: tuple[str, int] | None = None,
     own: float | None = None,
 ) -> tuple[Span, ...]:
-    """Write the speed of the runs on a GPU; a run that needs somebody goes before numbers.
+    """Write the speed of the runs on a GPU; a run that needs attention comes first.
 
     A learner's record has the rate of the whole run, which is that of a GPU only if the run collects nowhere else.
 

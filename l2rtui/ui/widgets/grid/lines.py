@@ -46,7 +46,7 @@ from l2rtui.ui.widgets.grid.shape import (
     shape_of,
 )
 
-_LABELS: Final = {TileRow.SLOTS: "", TileRow.BUSY: "busy", TileRow.MEMORY: "mem", TileRow.RATE: "rate"}
+_LABELS: Final = {TileRow.SLOTS: "", TileRow.BUSY: "busy", TileRow.MEMORY: "mem", TileRow.RATE: "steps/s"}
 _HEADERS: Final = {
     ZoomLevel.CLUSTER: "each GPU: who holds most of it",
     ZoomLevel.GPU: "each GPU: its slots, how busy, memory, steps/s of its workers",
@@ -92,10 +92,10 @@ class SlotGrid:
         if shape.level is ZoomLevel.CLUSTER:
             text += ", and how busy it is" if self._is_measured else ", and how much of it is held"
         elif shape.level is ZoomLevel.NODE:
-            # Two letters fit above two bars.
-            head = f"  {'cpu':>4} {'mem':>4}  " if shape.head == HEAD else f"{' cm':<{shape.head}}"
-            busy = ", after its number how busy each GPU is" if self._is_measured else ""
-            text = f"{'node':<{shape.name_width}}{head}slots{busy}"
+            # Two bars are narrower than their names, which then go on above the devices.
+            head = f"  {'cpu':>4} {'mem':>4}   " if shape.head == HEAD else " cpu and mem, then "
+            slots = "each GPU: number, how busy, slots" if self._is_measured else "slots"
+            text = f"{'node':<{shape.name_width}}{head}{slots}"
         style = TextStyle.HEADING if shape.level is ZoomLevel.NODE else TextStyle.DIM
         if not self.figures.age:
             return (Span(text, style),)

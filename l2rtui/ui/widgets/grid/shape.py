@@ -23,7 +23,7 @@ HEAD: Final = 14
 SHORT_HEAD: Final = 4
 """The same if the devices would not fit otherwise: two bars, or a glyph."""
 LONGEST_NAME: Final = 20
-MARGIN: Final = 5
+MARGIN: Final = 8
 """Columns before the tiles: the names of their lines."""
 NARROWEST_TILE: Final = 6
 WIDEST_TILE: Final = 18

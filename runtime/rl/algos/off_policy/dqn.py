@@ -104,7 +104,7 @@ class DQN(ReplayMethod):
         gradient = self.mean(self.q.arena.gradient(loss))
         self._optimisers["q"].step(clip_grad_norm(gradient, self.config.max_grad_norm))
         if self._moments is not None:
-            self._moments.count(self.shape, batch.obs, (self.q, self.target), self.mean)
+            self._moments.count(self.shape, batch.obs, (self.q, self.target), self.mean, self.ranks)
         return torch.stack([loss.detach(), q.detach().mean()]), errors_of(q, y, batch)
 
     @torch.no_grad()

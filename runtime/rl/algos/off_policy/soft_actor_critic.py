@@ -164,7 +164,9 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
         self._optimisers["log_alpha"].step((entropy - self._target_entropy).view(1))
 
         if self._moments is not None:
-            self._moments.count(self.shape, batch.obs, (self.actor, self.critic, self.target), self.mean)
+            self._moments.count(
+                self.shape, batch.obs, (self.actor, self.critic, self.target), self.mean, self.ranks
+            )
         if self.config.target_updates == 1:
             self._follow()
         stats = (critic_loss.detach(), actor_loss.detach(), alpha[0], entropy, q.detach().mean())

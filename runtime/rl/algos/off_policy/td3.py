@@ -121,7 +121,7 @@ class TD3(ReplayMethod):
         share_kernels(self.critic, self.actor)
         if self._moments is not None:
             networks = (self.actor, self.target_actor, self.critic, self.target)
-            self._moments.count(self.shape, batch.obs, networks, self.mean)
+            self._moments.count(self.shape, batch.obs, networks, self.mean, self.ranks)
         return torch.stack([loss.detach(), self._actor_loss, q.detach().mean()]), errors_of(q, y, batch)
 
     @torch.no_grad()

@@ -9,12 +9,15 @@ from contextlib import aclosing
 
 import pytest
 
+from l2rtui.backends.common.refusals import SlotTakenError
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.actions import destroy as destroying
+from l2rtui.backends.kubernetes.actions.slot_leases import Claimant, SlotLeases, slots_by_device
 from l2rtui.backends.kubernetes.backend import KubernetesBackend
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.config import Settings
 from l2rtui.domain.change import apply
+from l2rtui.domain.node import SlotId
 from l2rtui.domain.placement import PlacementPolicy, parse_pins, place
 from l2rtui.domain.plan import ScalePlan, plan_launch
 from l2rtui.domain.preflight import Severity
@@ -267,6 +270,28 @@ async def test_a_run_without_named_slots_grows_wherever_there_is_room(backend):
     assert plan == await backend.planned(plan), "a checked plan has the objects that its launch creates"
     assert all([not done.error async for done in backend.launch(plan)])
     assert len(slots_of(await launcher.plan_scale(backend, "r", "w", 8))) == 6
+
+
+async def test_a_scale_takes_other_slots_than_those_that_a_launch_has_just_claimed(backend):
+    assert all([not done.error async for done in backend.launch((await prepared(backend, replicas=1)).plan)])
+    chosen = (await launcher.plan_scale(backend, "r", "w", 2)).added[0].seat.slots
+    context = await backend.context()
+    leases = SlotLeases(context.api, await context.lease_namespace())
+    await leases.claim(slots_by_device({Claimant("s", "s-id", "ml"): chosen}))
+    plans = []
+    plan = await launcher.scale(backend, "r", "w", 2, planned=plans.append)
+    assert [slots_of(plan) for plan in plans] == [[str(slot) for slot in chosen], slots_of(plan)]
+    assert slots_of(plan) != [str(slot) for slot in chosen]
+
+
+async def test_a_scale_on_exact_slots_names_the_launch_that_has_just_claimed_one(backend):
+    plan = (await prepared(backend, "n1/1.2,n1/1.3", replicas=1)).plan
+    assert all([not done.error async for done in backend.launch(plan)])
+    context = await backend.context()
+    leases = SlotLeases(context.api, await context.lease_namespace())
+    await leases.claim(slots_by_device({Claimant("s", "s-id", "ml"): [SlotId("n1", 1, 3)]}))
+    with pytest.raises(SlotTakenError, match=r"Slot n1/1\.3 was claimed by s just now"):
+        await launcher.scale(backend, "r", "w", 2)
 
 
 async def test_a_place_of_the_plan_that_is_taken_is_left_to_its_holder(backend, server):

@@ -140,7 +140,7 @@ async def test_beside_a_pod_of_the_plugin_seven_runs_of_one_gpu_fit_and_the_eigh
         await launched(backend, run(of_set(), f"r{number}"))
     assert limits(server)[0] == {"nvidia.com/gpu": "1"}
     sentence = await refused(backend, run(of_set(), "r7"))
-    assert "1 of 1 replicas find no nvidia.com/gpu (free for the whole plan: 0 of 8 on g-1)" in sentence
+    assert "1 of 1 replica lacks nvidia.com/gpu (free for the whole plan: 0 of 8 on g-1)" in sentence
 
 
 async def test_which_gpu_a_pod_of_the_plugin_has_is_unknown_and_env_says_so(server, backend):
@@ -170,7 +170,7 @@ async def test_a_plan_takes_no_more_than_the_node_counts(server, backend):
     prepared = await planned(backend, run(of_set(3)))
     assert [pod.seat.units for pod in prepared.plan.runs[0].pods] == [1, 1, 1]
     assert len({slot.gpu for slot in prepared.plan.slots}) == 3
-    assert "1 of 4 replicas find no nvidia.com/gpu (free for the whole plan: 0 of 4" in await refused(
+    assert "1 of 4 replicas lacks nvidia.com/gpu (free for the whole plan: 0 of 4" in await refused(
         backend, run(of_set(4))
     )
     assert "0 of 4 on g-1" in await refused(backend, run(of_set(4)), overcommit=True)
@@ -212,7 +212,7 @@ async def test_slices_of_strategy_single_are_counted_and_no_index_names_one(serv
     put(server, *documents("16-mig-single.yaml"))
     sentence = await refused(backend, run(of_set(binding=Binding.ENV)), on="mig-single/3")
     assert "is a slice of a card (MIG strategy single), and a variable names cards" in sentence
-    assert "find no free slot" in await refused(backend, run(of_set(binding=Binding.ENV)))
+    assert "not fit" in await refused(backend, run(of_set(binding=Binding.ENV)))
     await launched(backend, run(of_set(7)))
     assert limits(server)[0] == {"nvidia.com/gpu": "1"}
     assert "0 of 7 on mig-single" in await refused(backend, run(of_set(), "s"))
@@ -309,7 +309,7 @@ async def test_a_template_gets_as_many_gpus_as_its_set_asks_for(server, backend)
     put(server, node())
     await launched(backend, imported("02-several-gpus.yaml"))
     assert limits(server)[0] == {"nvidia.com/gpu": "4"}
-    assert "find no 5 nvidia.com/gpu on one node" in await refused(backend, run(of_set(gpus=5), "s"))
+    assert " 5 nvidia.com/gpu on one node" in await refused(backend, run(of_set(gpus=5), "s"))
 
 
 async def test_cuda_stays_as_a_template_has_it_beside_a_request(server, backend):
@@ -340,7 +340,7 @@ async def test_by_variable_a_pod_names_all_its_gpus_and_holds_them_whole(server,
     assert not snapshot.ledger.problems
     prepared = await planned(backend, run(of_set(binding=Binding.ENV, gpus=2), "s"))
     assert {slot.gpu for slot in prepared.plan.slots} == {2, 3}
-    assert "2 whole GPUs of one node find no free slot" in await refused(
+    assert "2 whole GPUs of one node does not fit" in await refused(
         backend, run(of_set(2, binding=Binding.ENV, gpus=2), "s")
     )
 

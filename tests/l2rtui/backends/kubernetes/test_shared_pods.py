@@ -87,7 +87,7 @@ def test_a_pod_of_four_workers_takes_one_gpu(tmp_path):
 
 def test_the_refusal_counts_pods(tmp_path):
     (conflict,) = planned(loaded(tmp_path), gpus=1).conflicts
-    assert "r/w: 1 of 2 pods of 4 workers find no" in conflict
+    assert "r/w: 1 of 2 pods of 4 workers lacks" in conflict
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ async def test_several_runs_are_claimed_together_or_not_at_all(lab):
 
 async def test_a_plan_with_conflicts_or_without_such_a_slot_is_refused(lab):
     plan = await lab.plan(lab.set("sleep", "600", replicas=999))
-    with pytest.raises(RefusedError, match="find no free slot"):
+    with pytest.raises(RefusedError, match="not fit"):
         await drain(lab.backend, plan)
     plan = await lab.plan(lab.set("sleep", "600"))
     small = lab.another(Settings(max_cpu_slots=1))

@@ -123,7 +123,7 @@ async def test_a_block_that_has_not_started_gives_a_group_without_nodes(account)
             UsageError,
             "holds p4d.24xlarge, and the node group block wants p5",
         ),
-        (reserved(TotalInstanceCount=1), UsageError, "holds 1 machines, and the node group wants 2"),
+        (reserved(TotalInstanceCount=1), UsageError, "holds 1 machine, and the node group wants 2"),
         (reserved(ReservationType="default"), UsageError, "is not a capacity block: leave instanceMarketOptions"),
         (reserved(AvailabilityZone=f"{REGION}c"), UsageError, "is in us-west-2c, and the cluster is in us-west-2a"),
     ],

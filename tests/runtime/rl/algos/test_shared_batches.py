@@ -18,15 +18,18 @@ from torch.distributed import HashStore, ProcessGroupGloo
 
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.algorithm import Algorithm, Stats
-from runtime.rl.algos.configs import ImpalaConfig, PPOConfig, SACConfig
+from runtime.rl.algos.configs import DQNConfig, ImpalaConfig, PPOConfig, SACConfig
 from runtime.rl.algos.impala import Impala
+from runtime.rl.algos.off_policy.dqn import DQN
 from runtime.rl.algos.off_policy.sac import SAC
 from runtime.rl.algos.plan import assemble, make_plan
 from runtime.rl.algos.ppo import PPO
+from runtime.rl.algos.recurrent.ppo import RecurrentPPO
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
 from runtime.rl.settings import from_mapping
 from runtime.rl.spaces import ActionSpace, ObsSpace
+from tests.runtime.rl.algos.test_memory import rollouts, shape_of
 from tests.runtime.rl.algos.test_onpolicy import acted
 from tests.runtime.rl.algos.test_sac import make_batch
 
@@ -75,7 +78,7 @@ def learn() -> Iterator[Learn]:
             if "mean" not in means:
                 means["mean"] = gloo_means(len(members), threads)
             for member, mean in zip(members, means["mean"], strict=True):
-                member.mean = mean
+                member.mean, member.ranks = mean, len(members)
             shares = batch.shares(len(members))
             return list(threads.map(lambda member, share: member.update(share), members, shares))
 
@@ -105,16 +108,54 @@ def replace_size(batch: Batch | RolloutBatch) -> Batch | RolloutBatch:
     return Batch(batch.obs[:15], batch.action[:15], batch.reward[:15], batch.next_obs[:15], batch.terminated[:15])
 
 
-def test_two_halves_are_one_whole(learn: Learn) -> None:
-    """IMPALA draws and normalises nothing, so the mean of the gradients is the gradient of the whole batch."""
-    alone, members = MAKE["impala"](), [MAKE["impala"]() for _ in range(2)]
+NORMALISED = replace(SHAPE, is_normalised=True)
+VALUES = replace(NORMALISED, head="greedy", activation="relu")
+ROWS = 48
+WHOLE: dict[str, Callable[[int], Algorithm]] = {
+    "impala": lambda _: Impala(SHAPE, ImpalaConfig(hidden=(16,)), 3),
+    "clipped impala": lambda _: Impala(NORMALISED, ImpalaConfig(hidden=(16,), clip=0.2, epochs=2), 3),
+    "ppo": lambda rows: PPO(SHAPE, PPOConfig(hidden=(16,), minibatch_size=rows, epochs=3), 3),
+    "normalised ppo": lambda rows: PPO(
+        NORMALISED, PPOConfig(hidden=(16,), minibatch_size=rows, epochs=3, normalise_returns=True), 3
+    ),
+    "ppo of a shared trunk": lambda rows: PPO(
+        SHAPE, PPOConfig(hidden=(16,), minibatch_size=rows, epochs=2, shared_layers=True, joint_clipping=True), 3
+    ),
+    "ppo with memory": lambda rows: RecurrentPPO(
+        shape_of("gru"), PPOConfig(hidden=(7,), minibatch_size=rows, epochs=2), 3
+    ),
+    "dqn": lambda rows: DQN(VALUES, DQNConfig(hidden=(16,), batch_size=rows), 3),
+}
+"""Methods that learn from so many rows at once, and draw nothing: minibatches are whole batches."""
+
+
+def uneven(method: Algorithm, seed: int) -> Batch | RolloutBatch:
+    """48 rows whose two halves have other means and deviations than the whole."""
+    scale = torch.tensor([0.1, 0.2, 0.5, 1.0, 3.0, 9.0])
+    if isinstance(method, DQN):
+        rows = make_batch(seed, ROWS, 3, 1)
+        action = torch.randint(0, 4, (ROWS, 1), generator=torch.Generator().manual_seed(seed))
+        far = scale.repeat_interleave(ROWS // len(scale))
+        return replace(rows, action=action, reward=rows.reward * far, obs=rows.obs * far.unsqueeze(1) + 1.0)
+    assert isinstance(method, PPO | Impala)
+    size = {"steps": ROWS // len(scale), "copies": len(scale)}
+    batch = rollouts(method, seed, **size) if isinstance(method, RecurrentPPO) else acted(method, seed=seed, **size)
+    reward = (batch.reward + 1.0) * scale
+    return replace(batch, reward=reward, discounted=reward.cumsum(dim=0))
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_two_halves_are_one_whole(name: str, learn: Learn) -> None:
+    alone, members = WHOLE[name](ROWS), [WHOLE[name](ROWS // 2) for _ in range(2)]
     for seed in range(5):
-        batch = acted(alone, 8, 6, seed)
+        batch = uneven(alone, seed)
         alone.update(batch)
         learn(members, batch)
-    moved = (alone.policy_weights() - MAKE["impala"]().policy_weights()).abs().max()
-    apart = (alone.policy_weights() - members[0].policy_weights()).abs().max()
-    assert apart < 1e-3 * moved
+    begin = WHOLE[name](ROWS).tensors()
+    for part, tensor in alone.tensors().items():
+        moved = (tensor - begin[part]).abs().max()
+        assert moved > 0, part
+        assert (tensor - members[0].tensors()[part]).abs().max() < 2e-3 * moved, part
 
 
 @pytest.mark.parametrize("name", MAKE)

@@ -128,8 +128,10 @@ def rollouts() -> RolloutBatch:
 
 
 def ranks_of(learner: Started) -> dict[str, psutil.Process]:
-    children = psutil.Process(learner.process.pid).children()
-    return {child.environ()["RANK"]: child for child in children if "RANK" in child.environ()}
+    children = {child.name(): child for child in psutil.Process(learner.process.pid).children(recursive=True)}
+    return {
+        name.removeprefix("l2r rank "): child for name, child in children.items() if name.startswith("l2r rank ")
+    }
 
 
 def assert_exact(learner: Started) -> None:
@@ -169,6 +171,19 @@ def test_training_goes_on_when_a_rank_is_killed(
     assert learner.process.wait(60) == contract.EXIT_DONE
     assert "learner ends on SIGTERM" in learner.text()
     assert_exact(learner)
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_ranks_end_with_the_process_that_started_them(run: RunUnderTest, wait_until: Callable[..., Any]) -> None:
+    run.settings = {**OWN, "devices": 2}
+    learner = run.start("learner")
+    wait_until(lambda: "learner of CartPole-v1 ready" in learner.text(), "ranks", seconds=120.0, log=learner)
+    ranks = ranks_of(learner)
+    assert sorted(ranks) == ["0", "1"]
+    learner.process.kill()
+    wait_until(lambda: not any(rank.is_running() for rank in ranks.values()), "their end", seconds=60.0)
 
 
 @pytest.mark.process

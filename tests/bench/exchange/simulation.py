@@ -1,0 +1,421 @@
+"""Learner's exchange with up to 10,000 workers, simulated with the real protocol machines and measured costs.
+
+The costs of a turn of the network thread, a message and a connection are measured with few real workers over TCP
+on this machine. With them a virtual clock runs the learner's and the workers' machines for any number of workers.
+`--check` compares with as many real connections; `--draw` writes the curves. Workers send one segment in each
+period on average. After a while all weights are published anew, and then the learner dies and comes back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import itertools
+import json
+import multiprocessing
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import zmq
+
+from runtime.base.descriptors import raise_limit
+from runtime.base.endpoint import parse
+from runtime.exchange.learner_server import TICK_SECONDS
+from runtime.exchange.machines.events import Arrived, Published, Send, Ticked
+from runtime.exchange.machines.member_state import WINDOW_BYTES
+from runtime.exchange.machines.membership import Membership
+from runtime.exchange.machines.session import Outgoing, PeerSession
+from runtime.exchange.protocol.framing import decode, encode
+from runtime.exchange.protocol.messages import Message, Trajectory
+from runtime.exchange.segment_buffers import SegmentAllocator, gather
+from runtime.exchange.transport.sockets import Port
+from tests.bench.exchange.ends import Case, Learner, hello_of, terms_of
+from tests.bench.exchange.segments import free_port
+
+SPAWN = multiprocessing.get_context("spawn")
+MOST_OF_A_TURN = 64
+"""Messages that the network thread reads before it answers (`_Channel._inbound`)."""
+CALIBRATIONS = ((0, 1.0), (16, 0.05), (64, 4.0), (64, 0.2), (128, 1.0), (128, 0.5))
+"""Workers, and seconds between two segments of one, of the runs from which the costs follow."""
+WARM_SECONDS = 3.0
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of one run, per second of its middle part."""
+
+    workers: int
+    period: float
+    cpu: float
+    """Seconds of the learner's process."""
+    segments: float
+    messages: float
+    """Received by the learner."""
+    turns: float
+    latency: float
+    """Median seconds from a segment to its acknowledgement."""
+    late: float
+    """The 95th percentile."""
+    news: float = 0.0
+    """Seconds from a publish until all workers know of it."""
+    recovery: float = 0.0
+    """Seconds from the return of a learner until it has all workers again."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """CPU seconds of a turn, of a message with its answer, and of a connection each second.
+
+    And the mean time until the network thread runs after a message came, and the one-way delay of a message.
+    """
+
+    turn: float
+    message: float
+    connection: float
+    wake: float = 0.0
+    delay: float = 0.0
+
+
+class Worker:
+    """A session that sends a segment in each period, as long as it has credit; on any clock."""
+
+    def __init__(self, case: Case, index: int, period: float, choose: random.Random) -> None:
+        self.session = PeerSession(hello_of(case, f"w-{index}", 1))
+        self.period, self.choose = period, choose
+        self.next = choose.random() * period
+        self.sent_at: dict[int, float] = {}
+        self.latencies: list[float] = []
+        arena = SegmentAllocator(case.layout.item_bytes * case.transitions).allocate()
+        arena.view[:] = bytes(arena.nbytes)
+        self.arena, self.row = arena, Trajectory(case.transitions, 0, 0, 0, 0.0, 0.0)
+
+    def due(self, now: float) -> list[Outgoing]:
+        """Return what it sends now. Call it at `wakes`, and after each message."""
+        session = self.session
+        if now >= self.next:
+            self.next = max(self.next + self.period * self.choose.uniform(0.8, 1.2), now)
+            if session.has_credit:
+                session.queue_segment(self.row, self.arena)
+                self.sent_at[session.offered] = now
+        return session.outgoing(now, session.offered, 0.0, session.policy_version)
+
+    def wakes(self, now: float) -> float:
+        return min(self.next, now + self.session.patience)
+
+    def receive(self, now: float, message: Message) -> None:
+        self.session.receive(now, message)
+        acknowledged = self.session.offered - self.session.unsettled
+        for seq in [seq for seq in self.sent_at if seq <= acknowledged]:
+            self.latencies.append(now - self.sent_at.pop(seq))
+
+
+def case_of(count: int, port: int = 1) -> Case:
+    """Credit for a window each: how a learner shares scarce memory is not measured here."""
+    return Case(f"tcp://127.0.0.1:{port}", ring=False, inflight_bytes=max(1, count) * WINDOW_BYTES)
+
+
+def workers_of(case: Case, count: int, period: float, seed: int = 1) -> list[Worker]:
+    choose = random.Random(seed)
+    return [Worker(case, index, period, choose) for index in range(count)]
+
+
+# --- real ------------------------------------------------------------------------------------------------------
+def connections(case: Case, count: int, period: float, pipe: Connection) -> None:
+    """Process with so many workers, each with a TCP connection; sends its latencies when it is told to."""
+    raise_limit()
+    address = getattr(parse(case.endpoint), Port.DATA.value)
+    context, poller = zmq.Context(), zmq.Poller()
+    context.set(zmq.MAX_SOCKETS, 2 * count + 8)
+    sockets: dict[Any, Worker] = {}
+    began, heap = time.monotonic(), []
+    for number, worker in enumerate(workers_of(case, count, period)):
+        socket = context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.IDENTITY, worker.session.hello.pod.encode())
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.IMMEDIATE, 1)
+        socket.connect(address)
+        poller.register(socket, zmq.POLLIN)
+        sockets[socket] = worker
+        heap.append((0.0, number, socket))
+
+    def send(worker: Worker, socket: Any) -> None:
+        for out in worker.due(time.monotonic() - began):
+            try:
+                socket.send_multipart(encode(out.message, gather(out.arenas) if out.arenas else None), zmq.NOBLOCK)
+            except zmq.Again:
+                worker.session.unsent(out.message)
+
+    while not pipe.poll():
+        now = time.monotonic() - began
+        while heap[0][0] <= now:
+            _, number, socket = heapq.heappop(heap)
+            send(sockets[socket], socket)
+            heapq.heappush(heap, (sockets[socket].wakes(now), number, socket))
+        for socket, _ in poller.poll(max(0, 1000 * (heap[0][0] - now))):
+            worker = sockets[socket]
+            while socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+                worker.receive(time.monotonic() - began, decode(socket.recv_multipart())[0])
+    pipe.send([seconds for worker in sockets.values() for seconds in worker.latencies[-20:]])
+    context.destroy(0)
+
+
+def real(count: int, period: float, seconds: float) -> Figures:
+    """Measure the product's exchange with so many connections."""
+    raise_limit()
+    case = case_of(count, free_port())
+    learner, (pipe, end) = Learner(case), SPAWN.Pipe()
+    turns, poll = itertools.count(), learner.exchange._channel.poll
+
+    def counted(timeout: float) -> list[Any]:
+        next(turns)
+        return poll(timeout)
+
+    learner.exchange._channel.poll = counted  # type: ignore[method-assign]
+    child = SPAWN.Process(target=connections, args=(case, count, period, end), daemon=True)
+    if count:
+        child.start()
+    while learner.machine.workers < count:
+        time.sleep(0.05)
+    time.sleep(WARM_SECONDS)
+    me = psutil.Process()
+
+    def now() -> np.ndarray[Any, Any]:
+        messages = learner.exchange._traffic.totals()["messages_in"]
+        return np.array([time.monotonic(), sum(me.cpu_times()[:2]), learner.store.taken, messages, next(turns)])
+
+    before = now()
+    time.sleep(seconds)
+    passed, *rest = now() - before
+    late = [0.0]
+    if count:
+        pipe.send(None)
+        late = pipe.recv()
+        child.join()
+    learner.exchange.close()
+    return Figures(count, period, *(float(part / passed) for part in rest), *percentiles(late))
+
+
+def percentiles(latencies: list[float]) -> tuple[float, float]:
+    return float(np.percentile(latencies, 50)), float(np.percentile(latencies, 95))
+
+
+def measured(seconds: float) -> Costs:
+    """Return the costs on this machine, from runs with few workers."""
+    runs = [real(count, period, seconds) for count, period in CALIBRATIONS]
+    counts = np.array([[run.turns, run.messages, run.workers] for run in runs])
+    # By relative errors: a quiet run counts as much as a busy one.
+    weights = np.array([[run.cpu] for run in runs])
+    used = np.linalg.lstsq(counts / weights, np.ones(len(runs)), rcond=None)[0].clip(min=0.0)
+    costs, last = Costs(*map(float, used)), runs[-1]
+
+    def simulated(costs: Costs) -> Figures:
+        return Simulation(costs, last.workers, last.period).run(seconds)
+
+    # The longer the thread takes to wake, the more messages it finds.
+    low, high = 0.0, 0.05
+    for _ in range(7):
+        costs = replace(costs, wake=(low + high) / 2)
+        low, high = (low, costs.wake) if simulated(costs).turns < last.turns else (costs.wake, high)
+    return replace(costs, delay=max(0.0, (last.latency - simulated(costs).latency) / 2))
+
+
+# --- simulated -------------------------------------------------------------------------------------------------
+class Simulation:
+    """Learner and workers on a virtual clock; the learner's network thread is a server with the measured costs."""
+
+    def __init__(self, costs: Costs, count: int, period: float, loss: float = 0.0) -> None:
+        self.case, self.costs, self.period, self.loss = case_of(count), costs, period, loss
+        self.workers = workers_of(self.case, count, period)
+        self.by_route = {worker.session.hello.pod.encode(): worker for worker in self.workers}
+        self.machine: Membership | None = Membership(terms_of(self.case))
+        self.now, self.cpu, self.turns, self.messages, self.epoch = 0.0, 0.0, 0, 0, 1
+        self.inbox: deque[tuple[bytes, Message, int]] = deque()
+        self.is_busy, self.is_woken = False, False
+        self.choose = random.Random(2)
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._serials = itertools.count()
+        self._turn_due = 0.0
+        for worker in self.workers:
+            self.at(worker.next, partial(self._wake, worker))
+        self.at(0.0, self._tick)
+
+    def at(self, when: float, what: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (when, next(self._serials), what))
+
+    def until(self, end: float, condition: Callable[[], bool] = bool) -> float:
+        """Let events happen up to a time or until a condition holds; return the time."""
+        while self._events[0][0] <= end and not condition():
+            self.now, _, what = heapq.heappop(self._events)
+            what()
+        return self.now
+
+    def _wake(self, worker: Worker) -> None:
+        self._send(worker)
+        self.at(worker.wakes(self.now), partial(self._wake, worker))
+
+    def _send(self, worker: Worker) -> None:
+        route = worker.session.hello.pod.encode()
+        for out in worker.due(self.now):
+            if self.machine is None:  # no connection
+                worker.session.unsent(out.message)
+            elif self.choose.random() >= self.loss:
+                size = sum(arena.nbytes for arena in out.arenas)
+                self.at(self.now + self.costs.delay, partial(self._arrive, route, out.message, size))
+
+    def _arrive(self, route: bytes, message: Message, size: int) -> None:
+        self.inbox.append((route, message, size))
+        if not self.is_busy and not self.is_woken:
+            self.is_woken = True
+            self.at(self.now + self.choose.expovariate(1.0) * self.costs.wake, self._begin)
+
+    def _tick(self) -> None:
+        """A turn without messages, if none began since it was planned."""
+        if not self.is_busy and not self.is_woken and self.now >= self._turn_due:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Begin a turn of the network thread, which takes as long as its work."""
+        taken = [self.inbox.popleft() for _ in range(min(MOST_OF_A_TURN, len(self.inbox)))]
+        used = self.costs.turn + self.costs.message * len(taken)
+        self.is_woken = False
+        self.is_busy, self.turns, self.messages = True, self.turns + 1, self.messages + len(taken)
+        self.cpu += used
+        self.at(self.now + used, partial(self._end, taken))
+
+    def _end(self, taken: list[tuple[bytes, Message, int]]) -> None:
+        self.is_busy = False
+        if self.machine is None:
+            self.inbox.clear()
+            return
+        done = [
+            instruction
+            for route, message, size in taken
+            for instruction in self.machine.handle(Arrived(self.now, route, message, size))
+        ]
+        for send in [*done, *self.machine.handle(Ticked(self.now, 10**15))]:
+            if isinstance(send, Send):
+                self.at(self.now + self.costs.delay, partial(self._receive, send))
+        if self.inbox:
+            self._begin()
+        else:
+            self._turn_due = self.now + TICK_SECONDS
+            self.at(self._turn_due, self._tick)
+
+    def _receive(self, send: Send) -> None:
+        worker = self.by_route[send.route]
+        worker.receive(self.now, send.message)
+        self._send(worker)
+
+    def run(self, seconds: float) -> Figures:
+        """Return the figures of a run; `news` and `recovery` follow after the measured part."""
+        machine, count, latest = self.machine, len(self.workers), [worker.session for worker in self.workers]
+        assert machine is not None
+        self.until(60.0, lambda: machine.workers == count)
+        self.until(self.now + WARM_SECONDS)
+        before = self.now, self.cpu, machine.accounts.totals.accepted, self.messages, self.turns
+        self.until(self.now + seconds)
+        after = self.now, self.cpu, machine.accounts.totals.accepted, self.messages, self.turns
+        passed, *rest = (end - begin for begin, end in zip(before, after, strict=True))
+        rest[0] += self.costs.connection * count * passed
+        late = [seconds for worker in self.workers for seconds in worker.latencies[-20:]]
+        machine.handle(Published(1))
+        began = self.now
+        news = self.until(began + 90.0, lambda: all(session.policy_version for session in latest)) - began
+        self.machine = None
+        self.inbox.clear()
+        self.until(self.now + 2.0)
+        self.machine = back = Membership(terms_of(self.case, epoch=2), policy_version=1)
+        began = self.now
+        self.at(began, self._tick)
+        for worker in self.workers:  # their connections are made again, within a second
+            self.at(began + self.choose.random(), worker.session.reconnected)
+        recovery = self.until(began + 90.0, lambda: back.workers == count) - began
+        return Figures(
+            count,
+            self.period,
+            *(part / passed for part in rest),
+            *percentiles(late),
+            news,
+            recovery,
+        )
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workers", type=int, nargs="+", default=[100, 300, 1_000, 3_000, 10_000])
+    parser.add_argument("--period", type=float, default=1.0, help="seconds between two segments of a worker")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
+    parser.add_argument(
+        "--check", type=int, nargs="*", default=[], metavar="WORKERS", help="also run so many really"
+    )
+    parser.add_argument("--loss", type=float, default=0.0, help="share of the messages that are lost on the way")
+    parser.add_argument("--out", type=Path, help="write figures and curves to these files, without an ending")
+    options = parser.parse_args(arguments)
+    costs = measured(options.seconds)
+    print(
+        f"measured: {1e6 * costs.turn:.0f} us a turn, {1e6 * costs.message:.0f} us a message and its answer, "
+        f"{1e6 * costs.connection:.0f} us a second for a connection, {1e3 * costs.wake:.1f} ms until the thread "
+        f"runs, {1e3 * costs.delay:.1f} ms one way"
+    )
+    print(
+        f"{'workers':>22} {'CPU':>6} {'segments':>9} {'turns':>6} {'latency':>8} "
+        f"{'95 %':>7} {'news':>6} {'back':>6}"
+    )
+    simulated = []
+    for count in sorted({*options.workers, *options.check}):
+        simulated.append(Simulation(costs, count, options.period, options.loss).run(options.seconds))
+        show("simulated", simulated[-1])
+        if count in options.check:
+            show("real", found := real(count, options.period, options.seconds))
+            ratios = (
+                getattr(simulated[-1], name) / getattr(found, name) for name in ("cpu", "segments", "latency")
+            )
+            print("    simulated / real: CPU {:.2f}, segments {:.2f}, latency {:.2f}".format(*ratios), flush=True)
+    if options.out:
+        lines = (json.dumps(asdict(each)) + "\n" for each in simulated)
+        options.out.with_suffix(".jsonl").write_text("".join(lines))
+        draw(simulated, options.out.with_suffix(".svg"))
+
+
+def show(kind: str, run: Figures) -> None:
+    print(
+        f"{run.workers:8,} {kind:>13} {run.cpu:6.3f} {run.segments:9.1f} {run.turns:6.0f} "
+        f"{1e3 * run.latency:5.1f} ms {1e3 * run.late:4.0f} ms {run.news:4.1f} s {run.recovery:4.1f} s",
+        flush=True,
+    )
+
+
+def draw(runs: list[Figures], picture: Path) -> None:
+    """Draw load, latency, news and recovery over the number of workers."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "l2rtui"
+    from matplotlib import pyplot as plt
+
+    figure, (load, times) = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
+    counts = [run.workers for run in runs]
+    load.plot(counts, [run.cpu for run in runs], marker="o")
+    load.set(title="Load of the learner's exchange", ylabel="CPU seconds per second", xlabel="workers")
+    for name, label in (
+        ("latency", "acknowledgement"),
+        ("news", "all know a policy"),
+        ("recovery", "all are back"),
+    ):
+        times.plot(counts, [getattr(run, name) for run in runs], marker="o", label=label)
+    times.set(title="Times", ylabel="seconds", xlabel="workers", yscale="log")
+    times.legend(frameon=False)
+    for axes in (load, times):
+        axes.set_xscale("log")
+        axes.grid(alpha=0.3)
+    figure.savefig(picture, metadata={"Date": None})
+    plt.close(figure)
