@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
@@ -100,8 +100,10 @@ def collect_apart(plan: Plan, settings: Settings) -> bool:
 
 
 # --- the launching process ---------------------------------------------------------------------------------
-def launch(context: Context, arguments: list[str], stop: Stop, console: Console) -> int:
-    """Run the ranks until the learner is done; return its exit code. ``arguments`` are those of each."""
+def launch(
+    context: Context, program: Callable[[list[str]], int], arguments: list[str], stop: Stop, console: Console
+) -> int:
+    """Run the ranks until the learner is done; return its exit code. Each runs the program with the arguments."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -144,7 +146,7 @@ def launch(context: Context, arguments: list[str], stop: Stop, console: Console)
             forkserver.ensure_running()
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
             try:
-                elastic_launch(config, _run_rank)(f"{folder}/group-{start}", arguments)
+                elastic_launch(config, _run_rank)(f"{folder}/group-{start}", program, arguments)
             except SignalException:
                 return contract.EXIT_DONE
             except ChildFailedError as error:
@@ -166,16 +168,14 @@ def launch(context: Context, arguments: list[str], stop: Stop, console: Console)
     return contract.EXIT_DONE
 
 
-def _run_rank(store: str, arguments: list[str]) -> None:
+def _run_rank(store: str, program: Callable[[list[str]], int], arguments: list[str]) -> None:
     """Run one rank; a fork of the process that has imported torch."""
-    from runtime.cli import main
-
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     threading.Thread(target=_end_with_launcher, daemon=True).start()
     os.environ[STORE_VARIABLE] = store
     name_process(f"l2r rank {os.environ['RANK']}")
     try:
-        code = main(arguments)
+        code = program(arguments)
     except Exception:  # noqa: BLE001  (printed as without the launcher, which would keep it in a file)
         traceback.print_exc()
         code = 1
