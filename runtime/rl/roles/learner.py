@@ -106,7 +106,7 @@ def run(
 def _run_ranks(
     context: Context, folder: Path, stop: Stop, console: Console, main: Callable[[Sequence[str]], int]
 ) -> int:
-    # Imported here: torch's launcher costs a second, and a learner alone does without it.
+    # Imported here: torch's launcher costs a second, and a single learner does not need it.
     from runtime.rl.roles import ranks
 
     if ranks.are_wanted(context):
@@ -121,7 +121,7 @@ def _run_ranks(
     except ranks.RankLostError as error:
         console.say(str(error))
         sys.stdout.flush()
-        os._exit(ranks.EXIT_RANK_LOST)  # at once: the others wait for the new start
+        os._exit(ranks.EXIT_RANK_LOST)  # immediately: the others wait for the new start
     return contract.EXIT_DONE
 
 
@@ -557,7 +557,7 @@ class Learner:
     def _checkpoint(self) -> None:
         """Mark the moment of a checkpoint; the writer's thread copies and saves the state."""
         self._saved, self._has_saved = time.monotonic(), True
-        is_read = self._settings.collect == "dataset"  # what is in a dataset needs no copy
+        is_read = self._settings.collect == "dataset"  # data of a dataset need no copy
         cut = self._exchange.cut(0 if is_read else self._settings.checkpoint_replay_bytes)
         own = self._collector.live_state() if self._collector is not None else None
         snapshot = LearnerSnapshot(self._method, self._counters, cut, self._plan.item_steps, own)

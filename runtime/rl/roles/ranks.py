@@ -88,12 +88,14 @@ class RankLostError(FailedError):
 
 
 def are_wanted(context: Context) -> bool:
-    """Return True if this learner is to start ranks: it is to learn on several devices and is no rank itself."""
+    """Return True if this learner is to start ranks: it is configured for several devices and is not a rank
+    itself.
+    """
     return context.settings.devices > 1 and STORE_VARIABLE not in os.environ
 
 
 def collect_apart(plan: Plan, settings: Settings) -> bool:
-    """Return True if each rank collects what it learns from."""
+    """Return True if each rank collects its own experience."""
     return settings.collect == "device" and plan.is_on_policy
 
 
@@ -108,7 +110,7 @@ def launch(
 
     count = context.settings.devices
     set_forkserver_preload(["runtime.rl.roles.learner", __name__])
-    plan_of(context.settings)  # before any process starts: what has no equal shares is refused
+    plan_of(context.settings)  # before any process starts: settings without equal shares are refused
     keep_to_loopback(LOOPBACK)
     # A TCP store would accept connections of every user of this machine; the ranks meet in a private folder.
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
@@ -173,7 +175,7 @@ def _run_rank(store: str, main: Callable[[Sequence[str]], int], arguments: list[
     os.environ[STORE_VARIABLE] = store
     name_process(f"l2r rank {os.environ['RANK']}")
     try:
-        code = main(arguments)
+        code = program(arguments)
     except Exception:  # noqa: BLE001  (printed as without the launcher, which would keep it in a file)
         traceback.print_exc()
         code = 1
@@ -305,7 +307,7 @@ class RankGroup:
         return self._form.unpack(packed)
 
     def errors(self, method: Algorithm) -> Tensor:
-        """Return the TD errors of all shares in their order at rank 0, those of its own elsewhere."""
+        """Return at rank 0 the TD errors of all shares in order, at other ranks their own."""
         own = method.td_error.contiguous()
         parts = [torch.empty_like(own) for _ in range(self.size)] if self.rank == 0 else None
         with _lost_ranks():
@@ -506,7 +508,7 @@ def _seed(context: Context, group: RankGroup) -> int:
 
 
 class LeadingCollector(DeviceCollector):
-    """Collector of rank 0, which stands for those of all ranks: its steps, states and figures are theirs."""
+    """Collector of rank 0, which combines the collectors of all ranks: steps, states and figures."""
 
     def __init__(
         self,
@@ -551,7 +553,7 @@ class LeadingCollector(DeviceCollector):
 def whole(states: list[dict[str, Tensor]], count: int) -> dict[str, Tensor]:
     """Return one state of the parts of all ranks, each of ``count`` copies.
 
-    It is that of a single rank with all copies, and the generators of the others.
+    It is the state of a single rank with all copies, plus the generators of the other ranks.
     """
     first = states[0]
     result = dict(first)
