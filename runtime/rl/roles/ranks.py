@@ -175,7 +175,7 @@ def _run_rank(store: str, main: Callable[[Sequence[str]], int], arguments: list[
     os.environ[STORE_VARIABLE] = store
     name_process(f"l2r rank {os.environ['RANK']}")
     try:
-        code = program(arguments)
+        code = main(arguments)
     except Exception:  # noqa: BLE001  (printed as without the launcher, which would keep it in a file)
         traceback.print_exc()
         code = 1
