@@ -156,7 +156,7 @@ def destination(name: str) -> ImageRef:
 
 
 def write_source(folder: Path, *, replaces: bool = False) -> Path:
-    """Write what an image is built from into a folder: Dockerfiles, pins and the runtime of this program.
+    """Write the sources of an image into a folder: Dockerfiles, pins and the runtime of this program.
 
     Args:
         replaces: The folder is ours: what an earlier version wrote there is replaced.
@@ -171,7 +171,7 @@ def write_source(folder: Path, *, replaces: bool = False) -> Path:
         for name in _SOURCES:
             if replaces:
                 shutil.rmtree(folder / name, ignore_errors=True)
-            # Installed, the first two are in the package; in a source tree all are beside it.
+            # An installed package contains the first two; in a source tree all are next to the package.
             source = package / name if (package / name).is_dir() else package.parent / name
             shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     except (OSError, shutil.Error) as error:
@@ -372,7 +372,8 @@ def names_in(plan: LaunchPlan) -> list[str]:
 async def absent(names: Iterable[str]) -> tuple[Finding, ...]:
     """Return a warning for each image that its registry does not have.
 
-    A registry that does not answer or wants a login is no finding: nodes may reach what this machine does not.
+    A registry that does not answer or requires a login is not a finding: nodes may reach what this machine does
+    not.
     """
 
     async def look(name: str) -> Finding | None:

@@ -346,7 +346,7 @@ async def scale(
     overcommit: bool = False,
     planned: Callable[[ScalePlan], None] = lambda _: None,
 ) -> ScalePlan:
-    """Give a set another number of replicas; arguments and errors are those of `plan_scale`.
+    """Change the number of replicas of a set; arguments and errors as for `plan_scale`.
 
     If a launch claims the slots first, new replicas get others, unless the run was launched on exact slots.
 

@@ -163,10 +163,10 @@ async def launch(context: ClusterContext, plan: LaunchPlan) -> AsyncGenerator[St
     """Execute a plan; yield one StepDone for each of its steps.
 
     Raises:
-        RefusedError: a name or a slot is taken, or somebody destroys a run meanwhile; nothing of it is left.
+        RefusedError: a name or a slot is taken, or a run is destroyed meanwhile; no object remains.
         SlotTakenError: also when all was created, and pods of another namespace were first; what was created stays,
             for destroy().
-        ApiError: slots could not be claimed. What was created stays, for destroy().
+        ApiError: slots could not be claimed. Created objects stay, for destroy().
     """
     work = _Launch(context, plan, SlotLeases(context.api, await context.lease_namespace()))
     task = asyncio.ensure_future(work.run())
@@ -277,7 +277,7 @@ class _Launch:
         await self._creator.wait_idle()
 
     def _annotations(self) -> dict[str, str]:
-        """Return what each run's ConfigMap says of its launch, for whoever looks later."""
+        """Return what each run's ConfigMap says of its launch, for later readers."""
         pins = ",".join(map(str, self._plan.pins))
         return ({labels.WAVE: str(self._plan.wave)} if self._plan.wave else {}) | (
             {labels.PINS: pins} if pins else {}
