@@ -260,8 +260,13 @@ class Simulation:
         heapq.heappush(self._events, (when, next(self._serials), what))
 
     def until(self, end: float, condition: Callable[[], bool] = bool) -> float:
-        """Let events happen up to a time or until a condition holds; return the time."""
-        while self._events[0][0] <= end and not condition():
+        """Let events happen up to a time or until a condition holds, to 5 ms; return the time."""
+        due = self.now
+        while self._events[0][0] <= end:
+            if self.now >= due:
+                if condition():
+                    break
+                due = self.now + 0.005
             self.now, _, what = heapq.heappop(self._events)
             what()
         return self.now
