@@ -3,9 +3,9 @@
     KUBECONFIG=… python -m tests.bench.kills_cluster [--strikes 100] [--seed 1] [--only kill server]
 
 Needs root on the machine of the node, whose pods are containers of Docker, and the image of the `cluster` tests.
-A random process in a random container is killed, or given no more memory or descriptors; one that trains is stopped;
-a pod is deleted by force; the volume is full; or the API server stops for some seconds. A receipt is compared with the
-objects that kubectl lists and the containers that Docker lists.
+A random process in a random container is killed, or given no more memory or descriptors; one that trains is
+stopped; a pod is deleted by force; the volume is full; or the API server stops for some seconds. A receipt is
+compared with the objects that kubectl lists and the containers that Docker lists.
 """
 
 from __future__ import annotations
