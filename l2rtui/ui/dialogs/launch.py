@@ -35,11 +35,11 @@ from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 _FIELDS: Final = (
     ("name", "name", "the file's"),
-    ("seeds", "seeds", "the file's; 0-11 or 1,5,7"),
+    ("seeds", "seeds", "0-11 or 1,5,7"),
     ("policy", "placement", ""),
-    ("on", "slots", "any free; n1/0-3 or n1/3.2"),
-    ("wave", "batches", "all pods at once; 8 at a time"),
-    ("set", "settings", "the file's; train.gamma=0.9"),
+    ("on", "slots", "any free, or n1/0-3"),
+    ("wave", "batches", "all at once, or 8"),
+    ("set", "settings", "train.gamma=0.9"),
 )
 _MAX_DIGITS: Final = 6
 _WIDE: Final = 100
@@ -239,7 +239,7 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
         self.show("preview", _preview(path))
         self.query_one("#name", Input).placeholder = facts.name if facts else "the file's"
         seeds = facts.seeds if facts else ""
-        self.query_one("#seeds", Input).placeholder = f"{seeds or 'the seeds of the file'}; 0-11 or 1,5,7"
+        self.query_one("#seeds", Input).placeholder = f"{seeds}; 0-11 or 1,5,7" if seeds else "0-11 or 1,5,7"
         self.query_one(PolicyChoice).of_file = facts.policy if facts else ""
 
     @on(VirtualTable.Chosen)

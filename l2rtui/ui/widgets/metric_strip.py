@@ -69,7 +69,7 @@ class MetricStrip(SpanWidget):
         for line in self.lines:
             indent = _LABEL + 3 if rows else 3  # the first is a sentence, the others have a label
             # The fault and its cause matter more than some figures; a strip of a single line has no second row.
-            most = 1 + max(spare, 0 if rows else min(_MOST_OF_STATE, self.size.height // 2) - 1)
+            most = 1 + max(spare, 0, 0 if rows else min(_MOST_OF_STATE, self.size.height // 2) - 1)
             broken = wrapped(line, width, most, indent) if width_of(line) > width > 0 else (line,)
             spare -= len(broken) - 1
             rows += broken

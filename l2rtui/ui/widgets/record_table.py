@@ -70,6 +70,9 @@ _HEADINGS: Final = {
     "simulator_restarts": "sim restarts",
     "simulator_fps": "fps",
     "world_size": "world",
+    "gpu_percent": "GPU %",
+    "gpu_memory_bytes": "GPU mem",
+    "gpu_reserved_bytes": "PyTorch mem",
 }
 _BYTES: Final = "_bytes"
 _KIND: Final = "l2r"

@@ -430,8 +430,8 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
                 before = spans[-1]
                 spans[-1] = Span(before.text[:-1], before.style)
                 spans += [Span(fit(f"[{text.strip()}]", cells + 2), TextStyle.STRONG), Span(" " * (_GAP - 1))]
-            elif style is TextStyle.FAULT and text.strip():
-                # It is reversed: spaces around the text would look like a separate block.
+            elif style in (TextStyle.FAULT, TextStyle.STAGED) and text.strip():
+                # It is filled: spaces around the text would look like a separate block.
                 cell = fit(text, cells, right=column.right)
                 left, word, right = cell.partition(cell.strip())
                 spans += [Span(left), Span(word, style), Span(f"{right}{'':{_GAP}}")]

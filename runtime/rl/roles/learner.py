@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -86,31 +86,31 @@ def run(
     folder: Path,
     stop: Stop,
     console: Console,
+    main: Callable[[Sequence[str]], int],
     tried: VectorEnv | None = None,
-    program: Callable[[list[str]], int] | None = None,
 ) -> int:
     """Train until a limit in the settings is reached or `stop` is set; writes checkpoints and records to `folder`.
 
-    ``tried`` is a copy of the environment that was made for its spaces. For several ranks this process starts them,
-    each with ``program``, the command line of the runtime, which calls this again. Returns the exit code.
+    ``tried`` is a copy of the environment that was made for its spaces. For several ranks this process starts them;
+    each calls ``main`` with a command line, and so this function again. Returns the exit code.
 
     Raises SetupError, EndpointError, FailedError, NotFiniteError, BlockingIOError and OSError, with a sentence for
     the user.
     """
     if context.settings.devices > 1:
-        return _run_ranks(context, folder, stop, console, program)
+        return _run_ranks(context, folder, stop, console, main)
     _run(context, folder, stop, console, None, tried)
     return contract.EXIT_DONE
 
 
 def _run_ranks(
-    context: Context, folder: Path, stop: Stop, console: Console, program: Callable[[list[str]], int] | None
+    context: Context, folder: Path, stop: Stop, console: Console, main: Callable[[Sequence[str]], int]
 ) -> int:
     # Imported here: torch's launcher costs a second, and a single learner does not need it.
     from runtime.rl.roles import ranks
 
-    if program is not None and ranks.are_wanted(context):
-        return ranks.launch(context, program, ["learner"], stop, console)
+    if ranks.are_wanted(context):
+        return ranks.launch(context, main, ["learner"], stop, console)
     try:
         with ranks.joined(_device(context.settings)) as group:
             if group is not None and group.rank:

@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
@@ -71,7 +71,7 @@ SHUTDOWN_SECONDS: Final = 15
 WAIT_SECONDS: Final = 30.0
 """Interval at which rank 0 tells the others that it has no data yet; well below `GROUP_SECONDS`."""
 LOOPBACK: Final = "127.0.0.1"
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 15.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 5.0
 GOOD_SECONDS: Final = 60.0
 """A start that lasted longer than this begins a new series of pauses."""
 _GENERATOR: Final = "generator"
@@ -101,9 +101,9 @@ def collect_apart(plan: Plan, settings: Settings) -> bool:
 
 # --- the launching process ---------------------------------------------------------------------------------
 def launch(
-    context: Context, program: Callable[[list[str]], int], arguments: list[str], stop: Stop, console: Console
+    context: Context, main: Callable[[Sequence[str]], int], arguments: list[str], stop: Stop, console: Console
 ) -> int:
-    """Run the ranks until the learner is done; return its exit code. Each runs the program with the arguments."""
+    """Run the ranks until the learner is done; return its exit code. Each calls ``main`` with the arguments."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -146,7 +146,7 @@ def launch(
             forkserver.ensure_running()
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
             try:
-                elastic_launch(config, _run_rank)(f"{folder}/group-{start}", program, arguments)
+                elastic_launch(config, _run_rank)(f"{folder}/group-{start}", main, arguments)
             except SignalException:
                 return contract.EXIT_DONE
             except ChildFailedError as error:
@@ -168,14 +168,14 @@ def launch(
     return contract.EXIT_DONE
 
 
-def _run_rank(store: str, program: Callable[[list[str]], int], arguments: list[str]) -> None:
+def _run_rank(store: str, main: Callable[[Sequence[str]], int], arguments: list[str]) -> None:
     """Run one rank; a fork of the process that has imported torch."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     threading.Thread(target=_end_with_launcher, daemon=True).start()
     os.environ[STORE_VARIABLE] = store
     name_process(f"l2r rank {os.environ['RANK']}")
     try:
-        code = program(arguments)
+        code = main(arguments)
     except Exception:  # noqa: BLE001  (printed as without the launcher, which would keep it in a file)
         traceback.print_exc()
         code = 1

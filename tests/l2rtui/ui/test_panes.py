@@ -15,7 +15,9 @@ from l2rtui.ui.home.pane_heights import Need, heights
 from l2rtui.ui.state.screen_state import ScreenState, read_screen_state, write_screen_state
 from l2rtui.ui.text import Span, TextStyle
 from l2rtui.ui.widgets.grid.shape import ZoomLevel
+from l2rtui.ui.widgets.metric_strip import MetricStrip
 from tests.fakes.load_generator import PER_RUN, LoadBackend
+from tests.l2rtui.ui.test_widgets import stage
 
 SHARES = st.none() | st.floats(0.02, 0.95)
 NEEDS = st.lists(st.builds(Need, st.integers(1, 12), st.integers(1, 200), st.integers(1, 5), SHARES), min_size=1)
@@ -286,3 +288,11 @@ async def test_descriptions_in_the_list_of_the_launch_form_are_aligned(desk, tmp
         await one.until(lambda: one.words().count("2 slots") >= 2 and "much-longer-than-…" in one.words())
         rows = [row for row in one.words().split("\n") if " slots " in row and "│    " in row]
         assert len({row.index(" slots ") for row in rows}) == 1
+
+
+async def test_a_sentence_that_is_longer_than_the_only_line_ends_with_a_sign():
+    strip = MetricStrip()
+    async with stage(strip, size=(40, 1)) as (app, pilot):
+        strip.lines = ((Span("drift-impala-w-8 waits: ImagePullBackOff: not found"),), (Span("next"),))
+        await pilot.pause()
+        assert app.shown() == ["drift-impala-w-8 waits: …"]

@@ -206,7 +206,7 @@ def test_a_value_that_never_changed_is_in_the_title_and_has_a_column_once_it_cha
 def test_sizes_are_written_as_everywhere():
     table, record = RecordTable(), {"l2r": "learner", "gpu_memory_bytes": 9 << 30}
     table.learn("a", record)
-    assert (table.heading, table.row(record).strip()) == ("gpu memory", "9Gi")
+    assert (table.heading, table.row(record).strip()) == ("GPU mem", "9Gi")
 
 
 async def test_rows_show_the_time_dim_what_repeats_and_mark_returns():
