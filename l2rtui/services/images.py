@@ -39,12 +39,14 @@ from l2rtui.domain.plan import LaunchPlan
 from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.errors import BackendError, L2RError, NotFoundError, RefusedError, UsageError
 from l2rtui.services import journal
+from runtime.base.processes import exponential_delay
 
 _log = logging.getLogger(__name__)
 
 BASE_NAME = "l2rtui-base"
 NODE_NAME = "l2rtui-node"
 PUSH_ATTEMPTS = 6
+_LONGEST_PAUSE_SECONDS = 60.0
 _FIRST_PAUSE_SECONDS = 1.0
 _LOOK_SECONDS = 4.0
 _SOURCES = ("docker", "requirements", "runtime")
@@ -291,7 +293,6 @@ async def push(
     Raises:
         BackendError: the registry refuses the login, or every attempt failed.
     """
-    pause = first_pause_seconds
     for attempt in range(1, PUSH_ATTEMPTS + 1):
         tracker = StreamTracker("push")
         try:
@@ -308,9 +309,9 @@ async def push(
             if attempt == PUSH_ATTEMPTS:
                 hint = "Layers that have arrived are kept: push again."
                 raise BackendError(f"{image} was not pushed in {attempt} attempts: {reason}.", hint) from error
+            pause = exponential_delay(attempt, first_pause_seconds, _LONGEST_PAUSE_SECONDS)
             yield Progress(f"push: cut ({reason}); again in {pause:g} s", is_step=True)
             await asyncio.sleep(pause)
-            pause *= 2
             continue
         # The Engine reports the digest in a separate message, only after the manifest has been accepted.
         digest = str(tracker.aux.get("Digest") or "")

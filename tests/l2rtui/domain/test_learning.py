@@ -50,11 +50,12 @@ def of(progress=STEADY, *, age=0.0, pods=PODS, records=None, ages=None, run=RUN,
 
 
 def test_a_log_that_is_still_being_read_is_not_one_that_could_not_be_read():
-    reasons = [
-        learning_state(RUN, PODS, RunReports(is_learner_read=is_read), NOW).reason for is_read in (False, True)
-    ]
-    assert reasons[0] == "loading metric records"
-    assert reasons[1].startswith("no metric record of its learner could be read: see `l2rtui logs")
+    loading, unread = (
+        learning_state(RUN, PODS, RunReports(is_learner_read=is_read), NOW) for is_read in (False, True)
+    )
+    assert (loading.word, loading.reason) == ("loading", "loading metric records")
+    assert unread.word == "unknown"
+    assert unread.reason.startswith("no metric record of its learner could be read: see `l2rtui logs")
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def test_who_holds_the_slots_of_pinned_devices_is_said():
 @pytest.mark.parametrize(
     ("number", "pins", "said"),
     [
-        (1, (), "(0 of 1 slots are free for the whole plan; n0 is cordoned or not ready)"),
+        (1, (), "(0 of 1 slot are free for the whole plan; n0 is cordoned or not ready)"),
         (5, (), "(0 of 5 slots are free for the whole plan; n0, n1, n2 and 2 more are cordoned or not ready)"),
         (5, "n1/0,n3/0", "(0 of 2 slots are free for the whole plan; n1, n3 are cordoned or not ready)"),
     ],

@@ -31,6 +31,7 @@ from l2rtui.backends.kubernetes.manifests.render import replicas_of
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.plan import LaunchPlan, PlanStep, RunPlan, StepDone
 from l2rtui.errors import BackendError, RefusedError
+from runtime.base.processes import exponential_delay
 
 AT_ONCE: Final = 8
 """Number of concurrent requests: more gains nothing, and API servers throttle it."""
@@ -97,7 +98,7 @@ class ObjectCreator:
                 is_unsure = is_unsure or error.is_unreachable or error.status >= 500
                 if not (error.is_unreachable or error.status >= 500) or attempt + 1 == _RETRIES:
                     raise
-                await asyncio.sleep(0.2 * 2**attempt)
+                await asyncio.sleep(exponential_delay(attempt + 1, 0.2, 5.0))
         raise AssertionError  # the last attempt returns or raises
 
     async def _read_own(self, manifest: Manifest, conflict: ApiError) -> Manifest:
