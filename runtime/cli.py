@@ -174,7 +174,9 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--ended", metavar="REASON", default="", help="how the learner ended, once for each rule")
     alert.add_argument("--limit", action="store_true", help="with --ended: a limit has ended it")
     alert.set_defaults(start=_alert)
-    roles.add_parser("inference").set_defaults(start=_infer)  # for a learner alone, so without a line of help
+    roles.add_parser("inference").set_defaults(
+        start=_infer
+    )  # only for the learner's own use, so without a line of help
     track = roles.add_parser("track")  # likewise
     track.add_argument("folder")
     track.set_defaults(start=_track)
@@ -223,7 +225,7 @@ def _use_program(path: str | None) -> None:
 
 
 def _copies(training: Settings) -> int:
-    """Measure the environment with more and more copies, and print what is enough."""
+    """Measure the environment with more and more copies, and print the smallest sufficient number."""
     from runtime.base import contract
     from runtime.rl.roles.launch_context import bound_to_one_thread
 
@@ -283,7 +285,7 @@ def _run_role(options: argparse.Namespace, stop: Stop) -> int:
         from runtime.rl.roles import learner
 
         descriptors.raise_limit(has_reserve=True)
-        return learner.run(context, folder, stop, console, tried)
+        return learner.run(context, folder, stop, console, main, tried)
     if options.role == "worker":
         from runtime.rl.roles import worker
 

@@ -192,7 +192,7 @@ class RunPlace:
 
 
 class RunRecords(Protocol):
-    """History records stored with their runs: whoever can see a run can see its record. Bytes, as stored."""
+    """History records stored with their runs: users who can see a run can see its record. Bytes, as stored."""
 
     async def list(self) -> Mapping[RunPlace, bytes]:
         """Return the records of all visible runs that have a record."""

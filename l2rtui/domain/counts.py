@@ -70,7 +70,7 @@ class Counts:
         """Return slots that represent the free units of a resource: always the first ones, the same for every
         launch.
 
-        Two concurrent launches therefore claim the same slot for the last unit. Excluded are GPUs that pods name
+        Two concurrent launches therefore claim the same slot for the last unit. GPUs that pods name are excluded
         without a request, and as many GPUs as pods with an unknown GPU use: the plugin could hand out one of those.
         """
         key = (node, count.resource.name)

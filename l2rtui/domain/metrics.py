@@ -288,7 +288,7 @@ class PodMetrics:
         has_steps: It counts steps of training, so that its writer writes regularly.
         interval_seconds: Time between two records of its writer, the longest of the latest; 0 after the first.
         step_seconds: Time of the last step of its environment; all three are 0 while steps take less than a second.
-        longest_step_seconds: Of the longest. stepping_seconds: of the present one so far.
+        longest_step_seconds: Of the longest. stepping_seconds: of the current one so far.
         environment_share: Share of a worker's time in its environment. waiting_share: without credit or policy.
             None if its record has none.
     """

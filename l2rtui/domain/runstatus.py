@@ -42,7 +42,7 @@ def run_status(run: RunView, pods: Sequence[PodView]) -> Status:
     if run.reason:
         level = Level.BAD if run.reason == LOST else Level.WARN
         return Status(run.reason, level, run.message or run.reason)
-    # A controller leaves a pod that was evicted beside the one that replaced it.
+    # A controller keeps an evicted pod in addition to its replacement.
     alive = {(pod.set_name, pod.index) for pod in pods if not pod.phase.is_over}
     failing = [
         pod
@@ -188,7 +188,7 @@ class RunReports:
     Attributes:
         learner: Of its learner; None without a record. learner_age: seconds since the newest arrived.
         pods: Newest record of its pods by uid. ages: seconds since these arrived.
-        unseen: Reason why nothing of the present is known, such as a lost connection; empty where it is.
+        unseen: Reason why the current state is unknown, such as a lost connection; empty where it is.
         unseen_seconds: Time for which.
         read_pods: Uids of pods whose log was read: without a record there, they have printed none.
         is_learner_read: False while the log of its learner is still being read for the first time.
@@ -239,7 +239,7 @@ def _by_pods(run: RunView, pods: Sequence[PodView], reports: RunReports, now: fl
     centre = _centre(run, pods)
     if (failed := _failed(run, pods, centre, now)) is not None:
         return failed
-    # Its records would seem to stop as well: where nobody stores them, the learner is not to blame.
+    # Its records would seem to stop as well: if they are not stored, the learner is not to blame.
     if run.reason and run.reason != _HARMLESS:
         return LearningState(Learning.UNKNOWN, run.silent_since or now, run.message or run.reason)
     if any(pod.ready for pod in centre):
@@ -277,7 +277,7 @@ def _not_finite(centre: Sequence[PodView], now: float) -> LearningState | None:
 
 
 def _with_environment_fault(pods: Sequence[PodView]) -> PodView | None:
-    """Return a pod whose environment breaks its interface: with its code as it is no restart helps."""
+    """Return a pod whose environment breaks its interface: restarts cannot help until its code changes."""
     return next((pod for pod in pods if pod.exit_code == EXIT_ENVIRONMENT and not pod.is_terminating), None)
 
 
@@ -311,8 +311,8 @@ LOST_RESTARTS: Final = 3
 def lost_pod(run: RunView, pods: Sequence[PodView]) -> PodView | None:
     """Return the pod because of which a run can no longer finish; None while it can.
 
-    That is a pod that learns, has failed for good, and has no successor: a group is lost with the last of them. One
-    whose environment breaks its interface is lost whatever its role.
+    That is a pod that learns, has failed permanently, and has no successor: a group is lost with the last of them.
+    One whose environment breaks its interface is lost whatever its role.
     """
     if run.kind is Kind.LEARNER_WORKERS and (pod := _with_environment_fault(pods)) is not None:
         return pod
@@ -443,7 +443,7 @@ def _of_pace(
     counted_culprits, named = culprits
     see = f"see `l2rtui logs {run.name}/{_workers_of(run)}`"
     waits = f"waits for data {round(100 * (progress.idle_share or 0.0))}% of its time"
-    # A fast learner with few workers always waits: that by itself is not a fault.
+    # A fast learner with few workers always waits: this is not a fault.
     if progress.waits_since and (named or has_stopped or is_slow):
         cause = f"{counted_culprits} ({named})" if named else "its workers send little or none"
         return LearningState(Learning.STARVED, look.at(progress.waits_since), f"{waits}: {cause}; {see}")

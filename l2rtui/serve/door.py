@@ -46,7 +46,7 @@ class Strangers:
             oldest.drop()
 
     def remove(self, door: _Door) -> None:
-        """Count a connection no more."""
+        """Remove a connection from the count."""
         self._doors.pop(door, None)
 
 
@@ -110,7 +110,7 @@ class QuietLoop:
         self._said = float("-inf")
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Handle what the loop reports."""
+        """Handle errors that the loop reports."""
         if not isinstance(context.get("exception"), OSError) or "accept" not in str(context.get("message", "")):
             loop.default_exception_handler(context)
             return

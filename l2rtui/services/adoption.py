@@ -61,7 +61,7 @@ class Adoption:
         return self._outcomes
 
     async def close(self) -> None:
-        """Wait for the first look, and stop."""
+        """Wait for the first check, then stop."""
         with contextlib.suppress(asyncio.CancelledError):
             await self._first.wait()
         self._task.cancel()

@@ -39,12 +39,14 @@ from l2rtui.domain.plan import LaunchPlan
 from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.errors import BackendError, L2RError, NotFoundError, RefusedError, UsageError
 from l2rtui.services import journal
+from runtime.base.processes import exponential_delay
 
 _log = logging.getLogger(__name__)
 
 BASE_NAME = "l2rtui-base"
 NODE_NAME = "l2rtui-node"
 PUSH_ATTEMPTS = 6
+_LONGEST_PAUSE_SECONDS = 60.0
 _FIRST_PAUSE_SECONDS = 1.0
 _LOOK_SECONDS = 4.0
 _SOURCES = ("docker", "requirements", "runtime")
@@ -156,7 +158,7 @@ def destination(name: str) -> ImageRef:
 
 
 def write_source(folder: Path, *, replaces: bool = False) -> Path:
-    """Write what an image is built from into a folder: Dockerfiles, pins and the runtime of this program.
+    """Write the sources of an image into a folder: Dockerfiles, pins and the runtime of this program.
 
     Args:
         replaces: The folder is ours: what an earlier version wrote there is replaced.
@@ -171,7 +173,7 @@ def write_source(folder: Path, *, replaces: bool = False) -> Path:
         for name in _SOURCES:
             if replaces:
                 shutil.rmtree(folder / name, ignore_errors=True)
-            # Installed, the first two are in the package; in a source tree all are beside it.
+            # An installed package contains the first two; in a source tree all are next to the package.
             source = package / name if (package / name).is_dir() else package.parent / name
             shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     except (OSError, shutil.Error) as error:
@@ -291,7 +293,6 @@ async def push(
     Raises:
         BackendError: the registry refuses the login, or every attempt failed.
     """
-    pause = first_pause_seconds
     for attempt in range(1, PUSH_ATTEMPTS + 1):
         tracker = StreamTracker("push")
         try:
@@ -308,9 +309,9 @@ async def push(
             if attempt == PUSH_ATTEMPTS:
                 hint = "Layers that have arrived are kept: push again."
                 raise BackendError(f"{image} was not pushed in {attempt} attempts: {reason}.", hint) from error
+            pause = exponential_delay(attempt, first_pause_seconds, _LONGEST_PAUSE_SECONDS)
             yield Progress(f"push: cut ({reason}); again in {pause:g} s", is_step=True)
             await asyncio.sleep(pause)
-            pause *= 2
             continue
         # The Engine reports the digest in a separate message, only after the manifest has been accepted.
         digest = str(tracker.aux.get("Digest") or "")
@@ -372,7 +373,8 @@ def names_in(plan: LaunchPlan) -> list[str]:
 async def absent(names: Iterable[str]) -> tuple[Finding, ...]:
     """Return a warning for each image that its registry does not have.
 
-    A registry that does not answer or wants a login is no finding: nodes may reach what this machine does not.
+    A registry that does not answer or requires a login is not a finding: nodes may reach what this machine does
+    not.
     """
 
     async def look(name: str) -> Finding | None:

@@ -38,11 +38,10 @@ from l2rtui.domain.status import Level, Phase
 from l2rtui.domain.workload import RunSpec, pod_name, with_binding, without_shared_pods
 from l2rtui.errors import L2RError, LaunchError, LeftBehindError, NotFoundError, RefusedError
 from l2rtui.services import journal, run_history
-from l2rtui.services.elastic_preflight import check_elastic
 from l2rtui.services.history.recorder import DestroyRecording, LaunchRecording
 from l2rtui.services.spec.spec_file import LaunchRequest
 from l2rtui.services.sweeps.registration import halving_findings, watch_sweeps
-from l2rtui.services.training_preflight import check_training
+from l2rtui.services.training_preflight import check_elastic, check_training
 
 _log = logging.getLogger(__name__)
 
@@ -346,7 +345,7 @@ async def scale(
     overcommit: bool = False,
     planned: Callable[[ScalePlan], None] = lambda _: None,
 ) -> ScalePlan:
-    """Give a set another number of replicas; arguments and errors are those of `plan_scale`.
+    """Change the number of replicas of a set; arguments and errors as for `plan_scale`.
 
     If a launch claims the slots first, new replicas get others, unless the run was launched on exact slots.
 

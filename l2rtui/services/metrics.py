@@ -185,9 +185,9 @@ async def follow(
 
     Args:
         observe: Called with each record.
-        turns: Shared with the other streams of the program; None where there is no other.
+        turns: Shared with the other streams of the program; None without other streams.
         has_backlog: Yield each record of the backlog, and not its newest alone. To whoever asks what is so now, one
-            in the midst of a backlog that comes slowly looks like a learner that fell silent.
+            in the middle of a slow backlog looks like a stalled learner.
         at_present: Called once the backlog has been read, with or without a record.
     """
     series, turns = Series(run.name, observe), turns or ReadingTurns()

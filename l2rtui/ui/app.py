@@ -250,7 +250,7 @@ class L2RApp(KeyQueueApp):
     def action_suspend_process(self) -> None:
         """Stop the app and give the terminal back to the shell, where there is one to continue the app."""
         can_suspend = self._driver is not None and self._driver.can_suspend
-        # The guard is our parent. As leader of the session it has no shell above it: nobody could continue it.
+        # The guard is our parent. As leader of the session it has no shell above it: no process could continue it.
         if not can_suspend or os.getsid(0) in (os.getpid(), os.getppid()):
             self.background.say("There is no shell to go back to: this app leads its session. q leaves.")
         else:
@@ -305,7 +305,7 @@ class L2RApp(KeyQueueApp):
         self._follow(backend, monitor)
 
     def _follow(self, backend: Backend, monitor: Monitor) -> None:
-        """Show what a monitor reports, and drop reports of the previous connection."""
+        """Show reports of a monitor, and drop reports of the previous connection."""
         from l2rtui.ui.state.absence_notice import AbsenceNotice
 
         self._monitor = monitor
@@ -355,7 +355,7 @@ class L2RApp(KeyQueueApp):
             self.notify_terminal(sentence)
         if vanished:
             self.background.start(self._record_ends(), group="ends", what="the ends of runs")
-        # A supervisor that died with the machine or was killed: its run goes on, but nobody restarts its pods.
+        # A supervisor that died with the machine or was killed: its run continues, but its pods are not restarted.
         lost = {run.uid: run for run in message.snapshot.runs.values() if run.reason == "Unsupervised"}
         for uid in lost.keys() - self._adopted:
             self._adopt(lost[uid])

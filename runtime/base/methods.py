@@ -1,7 +1,7 @@
 """Settings of the learning methods as typed data, without torch and NumPy.
 
 Workers read some of them (how many steps a reward is summed over, how large a segment must be) and launchers check
-all of them, so they stand apart from the methods. The ``Config`` of a method of one's own derives from
+all of them, so they are separate from the methods. The ``Config`` of a user-defined method derives from
 ``ReplayConfig`` or ``RolloutConfig``.
 """
 
@@ -64,7 +64,7 @@ class MethodConfig:
     ] = replay_memory.HIDDEN
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot learn, with a ValueError that says what they may be."""
+        """Raise ValueError, with the valid range, for values that cannot learn."""
         types = types_of(type(self))
         for declared in fields(self):
             if sentence := mistake(declared.name, getattr(self, declared.name), types[declared.name]):
@@ -72,7 +72,7 @@ class MethodConfig:
 
     @classmethod
     def read(cls, settings: Mapping[str, Any]) -> Self:
-        """Return the config of the settings in a spec; ValueError names each wrong one and what it may be."""
+        """Return the config of the settings in a spec; ValueError names each wrong one and the valid values."""
         values, mistakes = read_fields(cls, settings, cls.label)
         if mistakes:
             raise ValueError("\n".join(mistakes))
@@ -199,7 +199,7 @@ class RolloutConfig(MethodConfig):
 
 
 def check_one_choice(action: Actions, label: str) -> None:
-    """Raise ValueError, a sentence whose subject is the environment, for several choices at once."""
+    """Raise ValueError, a sentence whose subject is the environment, for several simultaneous choices."""
     if len(action.choices) > 1:
         raise ValueError(
             f"takes {len(action.choices)} choices at once and {label} one; set algorithm to ppo or impala"
@@ -381,7 +381,7 @@ class SACConfig(ReplayConfig):
     ] = 0
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot learn, with a ValueError that says what they may be."""
+        """Raise ValueError, with the valid range, for values that cannot learn."""
         ReplayConfig.__post_init__(self)
         if (self.alpha_end is None) != (self.alpha_updates is None):
             raise ValueError("SAC: alpha_end and alpha_updates go together; set both or neither")
@@ -565,7 +565,7 @@ class ImpalaConfig(RolloutConfig):
         return False
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot learn, with a ValueError that says what they may be."""
+        """Raise ValueError, with the valid range, for values that cannot learn."""
         RolloutConfig.__post_init__(self)
         if self.epochs > 1 and self.clip is None:
             raise ValueError(f"IMPALA: epochs is {self.epochs}; more than one needs clip, for example 0.2")
@@ -735,7 +735,7 @@ class TD3Config(ReplayConfig):
     ] = 0.5
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot learn, with a ValueError that says what they may be."""
+        """Raise ValueError, with the valid range, for values that cannot learn."""
         ReplayConfig.__post_init__(self)
         if (self.exploration_end is None) != (self.exploration_updates is None):
             raise ValueError("TD3: exploration_end and exploration_updates go together; set both or neither")

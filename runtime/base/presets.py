@@ -1,6 +1,6 @@
 """Settings of other libraries by name, and those that fit the racing environments.
 
-A preset gives defaults: what a spec says itself stands. Sources are the defaults of Stable-Baselines3 2.x (its
+A preset gives defaults; values in a spec take precedence. Sources are the defaults of Stable-Baselines3 2.x (its
 classes) and of CleanRL (the script of each name), read in 2026. Lengths that these libraries take as shares of a
 run follow from `total_env_steps`, and keep the defaults here where a run has no end.
 """

@@ -71,7 +71,7 @@ def types_of(kind: type) -> dict[str, Any]:
 def _types_of(kind: Any) -> dict[str, Any]:
     try:
         hints = get_type_hints(kind, include_extras=True)
-    except NameError:  # a type that a file of one's own imports for type checkers alone
+    except NameError:  # a type that a user's file imports only for type checkers
         hints = {}
     return {
         field.name: _with_metadata(hints.get(field.name, Any), field.metadata) for field in dataclasses.fields(kind)

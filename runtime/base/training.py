@@ -22,7 +22,7 @@ from runtime.base.setting import Count, Natural, Positive, Widths, read_fields, 
 
 
 class SettingsError(ValueError):
-    """The settings cannot be used; each line names a setting and what it may be."""
+    """The settings cannot be used; each line names a setting and the valid values."""
 
 
 ALGORITHMS: Final = ("sac", "dqn", "td3", "ppo", "impala", "bc", "random")
@@ -50,7 +50,7 @@ def _method(words: str) -> Meta:
 class Settings:
     """Training settings of a run. Learner, workers and evaluator of a run get the same settings."""
 
-    # --- what is learned ---
+    # --- task and method ---
     environment: Annotated[
         str,
         setting(

@@ -1,6 +1,6 @@
 """Rules of training settings: the method's own values, and what goes together.
 
-Each rule is a sentence about settings alone, or about the shape of an environment where that is known without it.
+Each rule is a sentence only about settings, or about the shape of an environment where that is known without it.
 Learners raise the first that is broken, launchers show all.
 """
 
@@ -125,7 +125,7 @@ def config_of(settings: Settings, methods: Mapping[str, type[MethodConfig]]) -> 
     """Return the settings of the method. ValueError has a line for each wrong one.
 
     Args:
-        methods: Config of each method by its name, also of the one of one's own that the settings name.
+        methods: Config of each method by its name, including a user-defined one that the settings name.
     """
     shared = {"hidden": list(settings.hidden)} if settings.hidden is not None else {}
     name = "sac" if settings.algorithm == "random" else settings.algorithm
@@ -224,7 +224,7 @@ def _about_memory(settings: Settings, config: MethodConfig | None) -> Iterator[s
 
 
 def _about_sequences(settings: Settings, config: SACConfig) -> Iterator[str]:
-    """Yield sentences about settings that do not go with a replay of sequences."""
+    """Yield sentences about settings that are incompatible with a replay of sequences."""
     hinders = {
         "prioritised": config.prioritised,
         "random_shift": config.random_shift > 0,
@@ -298,7 +298,7 @@ def _about_collection(settings: Settings, config: MethodConfig | None, *, is_fro
 
 
 def _about_ranks(settings: Settings, config: MethodConfig | None) -> Iterator[str]:
-    """Yield sentences about what a learner of several ranks cannot divide."""
+    """Yield sentences about settings that several ranks cannot divide."""
     count = settings.devices
     if count > 1 and sends_gradients(config):
         yield "devices: gradients of workers are applied on one device; set it to 1, or leave out sends_gradients"

@@ -151,7 +151,7 @@ def _lines(process: subprocess.Popen[bytes], stop: Stop) -> Iterator[str]:
     while True:
         if stop.is_set():
             process.terminate()
-        # In steps: a read would not return for a signal to this process alone.
+        # In steps: a read would not return for a signal to this process only.
         if not select.select([process.stdout], [], [], _POLL_SECONDS)[0]:
             if process.poll() is not None:  # a process that it has left behind may hold its output open
                 return

@@ -131,7 +131,7 @@ def _distances(points: Floats, line: Floats) -> Floats:
     """(N,) distance of each point from a closed line of short pieces."""
     dense = _dense(line)
     distances = np.empty(len(points))
-    for first in range(0, len(points), 256):  # all at once would take gigabytes for a long course
+    for first in range(0, len(points), 256):  # all together would take gigabytes for a long course
         gap: NDArray[np.float64] = points[first : first + 256, None, :] - dense[None, :, :]
         distances[first : first + 256] = np.sqrt(np.min(np.einsum("ijk,ijk->ij", gap, gap), axis=1))
     return distances

@@ -52,6 +52,7 @@ BENCHES = {
     "gpu": Bench("a GPU, or --device cpu", 8, "--device cpu --tiny --sections machine"),
     "halving": Bench("", 22, "--env-steps 10240 --rates 1"),
     "kills": Bench("", 40, "--strikes 2 --only kill stop"),
+    "kills_cluster": Bench(f"root, and {CLUSTER} with a real node", 60, "--strikes 2 --only kill"),
     "kubernetes_destroy": Bench(CLUSTER, 60, "2"),
     "kubernetes_lists": Bench(f"{CLUSTER} with a stand-in node", 10, "--rounds 1 --pods 50"),
     "kubernetes_scale": Bench(f"{CLUSTER} with 200 stand-in nodes", 15, "fill --pods 5"),

@@ -3,9 +3,9 @@
     KUBECONFIG=… python -m tests.bench.kills_cluster [--strikes 100] [--seed 1] [--only kill server]
 
 Needs root on the machine of the node, whose pods are containers of Docker, and the image of the `cluster` tests.
-A random process in a random container is killed, stopped, given no more memory or descriptors; its pod is deleted
-by force; its volume is full; or the API server stops for some seconds. A receipt is compared with the objects that
-kubectl lists and the containers that Docker lists.
+A random process in a random container is killed, or given no more memory or descriptors; one that trains is
+stopped; a pod is deleted by force; the volume is full; or the API server stops for some seconds. A receipt is
+compared with the objects that kubectl lists and the containers that Docker lists.
 """
 
 from __future__ import annotations
@@ -138,6 +138,15 @@ class Cluster(World):
 
 
 @contextlib.contextmanager
+def stop(world: World, victim: psutil.Process) -> Iterator[None]:
+    """Stop a process of the training: the API server does not tell that the program of a job is stopped."""
+    training = next((run for run in world.living if isinstance(run, Training)), None)
+    known = world.processes(training) if training else []
+    with kills.stop(world, victim if victim in known or not known else world.random.choice(known)):
+        yield
+
+
+@contextlib.contextmanager
 def delete(world: World, victim: psutil.Process) -> Iterator[None]:
     """Delete the pod of a process by force."""
     assert isinstance(world, Cluster)
@@ -200,6 +209,7 @@ def freeze_server(_world: World, _victim: psutil.Process) -> Iterator[None]:
 FAULTS: Final[kills.Faults] = {
     **kills.FAULTS,
     **kills.DISK,
+    "stop": stop,
     "memory": starve_of_memory,
     "descriptors": starve_of_descriptors,
     "delete": delete,

@@ -19,7 +19,7 @@ _ROLES: Final = ("learner", "worker", "evaluator")
 
 
 def train_settings(spec: RunSpec) -> Mapping[str, Any] | None:
-    """Return the settings of a run with processes of the runtime; None for others, and for text that is none."""
+    """Return the settings of a run with processes of the runtime; None for other runs and for invalid text."""
     commands = (set_spec.command[:2] for set_spec in spec.sets if not set_spec.template)
     if not any(
         len(command) == 2 and command[0] == RUNTIME_COMMAND and command[1] in _ROLES for command in commands

@@ -8,7 +8,7 @@
         run.json                  desired state; the backend writes it, the supervisor reads it
         status.json               observed state; only the supervisor writes it
         events.jsonl              what happened to the run and its pods; only the supervisor writes it
-        requests/<pod uid>.json   stop this pod once; destroy.json: stop all, for good
+        requests/<pod uid>.json   stop this pod once; destroy.json: stop all permanently
         logs/<pod>/<n>.log        the n-th process of a pod of this name; n.log.1 is the part before its rotation;
                                   n.taken is output that has left its FIFO on the way into the log
         pipes/                    one FIFO for each running process

@@ -24,7 +24,7 @@ class CorruptError(ValueError):
 
 
 class UnreadableError(CorruptError):
-    """The system does not give the content at the moment: for want of descriptors, memory, rights."""
+    """The system does not give the content at the moment: for lack of descriptors, memory or rights."""
 
 
 class NewerError(CorruptError):

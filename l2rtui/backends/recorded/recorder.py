@@ -78,7 +78,7 @@ class BackendRecorder:
         return f"Recorded to {self._path}: {what}.{problem}{dropped} `l2rtui --replay {self._path}` shows it."
 
     def of(self, backend: Backend) -> Backend:
-        """Return a backend that does what the given one does, and is recorded."""
+        """Return a backend that forwards to the given one and records its data."""
         return _RecordedBackend(backend, self)
 
     def take_changes(self, source: Backend, changes: tuple[Change, ...], *, is_first: bool) -> None:

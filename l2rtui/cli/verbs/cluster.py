@@ -1,6 +1,6 @@
 """cluster: create, inspect, scale and delete an EKS cluster, with an estimate of its cost first.
 
-``addons`` and ``prepare`` concern any cluster: that of the kubeconfig's context.
+``addons`` and ``prepare`` act on the cluster of the kubeconfig's context.
 """
 
 from __future__ import annotations

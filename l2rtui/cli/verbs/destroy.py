@@ -214,7 +214,7 @@ class _Destroyer:
                         self._tell_end(item)
 
     async def _tell_silence(self) -> None:
-        """Say for how long nothing has changed: a server that answers no more looks like a long grace period."""
+        """Say for how long nothing has changed: a server that no longer answers looks like a long grace period."""
         while True:
             await asyncio.sleep(1.0)
             if self._left and time.monotonic() - self._changed >= _SILENT_SECONDS:

@@ -18,7 +18,7 @@ def run_schema(args: Namespace) -> int:
 
 
 def run_explain(args: Namespace) -> int:
-    """Print what a field of a spec means, and the fields below it."""
+    """Print the meaning of a field of a spec, and the fields below it."""
     from l2rtui.services.spec import reference
 
     fields, out = reference.explained(args.path), Output(args.output)

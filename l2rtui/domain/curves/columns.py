@@ -22,7 +22,7 @@ _RESAMPLED_COLUMNS: Final = 24
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Values by column; NaN where there is no record.
+    """Values by column; NaN without a record.
 
     Attributes:
         lows, highs: Limits of the spread: minimum and maximum record of a run, or the 95 % interval of the mean

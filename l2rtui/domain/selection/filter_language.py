@@ -84,7 +84,7 @@ def misread_columns(text: str, columns: Sequence[str]) -> str:
         matching = [column for column in columns if column.startswith(name)]
         if matching:
             return f"{name!r} may be {' or '.join(matching)}."
-        from difflib import get_close_matches  # for a mistake alone
+        from difflib import get_close_matches  # only for a mistake
 
         likely = get_close_matches(name, columns, n=1)
         hint = f" Did you mean {likely[0]}?" if likely else f" The columns are {', '.join(columns)}."

@@ -47,7 +47,7 @@ async def complete_ended(
     Args:
         snapshot: Of the backend; None takes one where some run is open. Of several contexts each takes its own.
         place_seconds: Longest wait for the place for records; None for that of a command.
-        last_look: Time at which somebody last saw the runs, in seconds since the epoch; 0 if unknown.
+        last_look: Time at which the runs were last seen, in seconds since the epoch; 0 if unknown.
     """
     if not recorder.is_recorded(backend) or not history_path().exists():
         return 0

@@ -32,7 +32,7 @@ _warnings: list[str] = []
 
 
 def take_warnings() -> list[str]:
-    """Return what could not be recorded since the last call, one sentence each, without duplicates."""
+    """Return the records that could not be written since the last call, one sentence each, without duplicates."""
     warnings = list(dict.fromkeys(_warnings))
     _warnings.clear()
     return warnings

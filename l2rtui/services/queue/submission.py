@@ -52,7 +52,7 @@ class Submissions:
 
 
 def may_wait(backend: Backend, prepared: CheckedPlan) -> bool:
-    """Return True when a plan is refused for want of room alone, on a backend where runs can wait."""
+    """Return True when a plan is refused only for lack of room, on a backend where runs can wait."""
     return backend.queue is not None and bool(prepared.plan.conflicts) and not other_refusals(prepared)
 
 

@@ -42,7 +42,7 @@ def schema() -> dict[str, Any]:
             kind_field.setdefault("description", f"Kind of the run. {definition.get('description', '')}".strip())
         for field in definition.get("properties", {}).values():
             _complete(field, definitions)
-    # A learner of one's own reads what it likes; ours has the settings below.
+    # A user-defined learner reads any settings; the built-in one has the settings below.
     own_command = {"properties": {"learner": {"required": ["command"]}}, "required": ["learner"]}
     typed = {"properties": {"train": {"$ref": f"{_REF}{_TRAIN}"}}}
     definitions["LearnerWorkersForm"] |= {"if": own_command, "then": {}, "else": typed}
@@ -226,7 +226,7 @@ def _type_text(field: Mapping[str, Any]) -> str:
 
 
 def meaning(field: Mapping[str, Any]) -> str:
-    """Return the description of a field without what has a line of its own."""
+    """Return the description of a field without the parts that have their own line."""
     return str(field.get("description", "")).removesuffix(str(field.get("x-when", ""))).strip()
 
 

@@ -151,7 +151,7 @@ def _walk(node: yaml.Node, keys: Keys, locations: Locations) -> None:
         for key, value in node.value:
             if key.tag in _NO_NAMES:
                 sentence = f"{path}:{key.start_mark.line + 1}: the name of a field is {_NO_NAMES[key.tag]}."
-                raise SpecError(sentence, "Put it in quotes, if it is meant.")
+                raise SpecError(sentence, "Put it in quotes if you mean it.")
             inner = (*keys, str(key.value))
             # "<<" may occur several times: each merges another mapping (YAML 1.1 merge keys).
             if inner in places and key.value != "<<":

@@ -1,6 +1,7 @@
 """Dialog of the checkpoints in a bucket or a folder: list, compare, download, resume training.
 
-The root is that of the selected run, or a typed one. A marked checkpoint is compared with the one under the cursor.
+The root is the place of the selected run, or a typed one. A marked checkpoint is compared with the one under the
+cursor.
 """
 
 from __future__ import annotations

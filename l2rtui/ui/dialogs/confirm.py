@@ -21,7 +21,7 @@ class Question:
     """Question of a confirmation.
 
     Attributes:
-        title: Verb and object. lines: what is removed, and what becomes free.
+        title: Verb and object. lines: removed objects, and slots that become free.
         yes: Label of the button that confirms.
         typed: Text to type first, the context's name in a protected context; empty for a single key.
         is_grave: It cannot be undone: the focus is on Cancel, so that enter does nothing.

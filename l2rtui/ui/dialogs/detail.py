@@ -38,7 +38,7 @@ class DetailScreen(Dialog[None], inherit_bindings=False):
         """Show the lines."""
         self.show("title", [(Span(self._title, TextStyle.STRONG), Span("   esc closes", TextStyle.DIM))])
         self._break_lines()
-        self.set_focus(self.query_one(self.FIRST))  # not focus(), which waits: letters may follow at once
+        self.set_focus(self.query_one(self.FIRST))  # not focus(), which waits: letters may follow immediately
 
     def on_resize(self) -> None:
         """Wrap the lines again, once the widgets have their new widths."""

@@ -84,7 +84,7 @@ class SpecTable(VirtualTable):
 
 
 class PolicyChoice(Static, can_focus=True):
-    """Placement policy, chosen by arrows or by its first letter; empty for that of the file."""
+    """Placement policy, chosen by arrows or by its first letter; empty for the policy of the file."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("right,space", "turn(1)", show=False),
@@ -123,8 +123,8 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
 
     Args:
         options: What its fields hold at the beginning.
-        is_planning: The first spec is planned at once.
-        place: Opens place mode with what was typed; None if there is none.
+        is_planning: The first spec is planned immediately.
+        place: Opens place mode with the typed values; None without place mode.
     """
 
     BINDINGS = bindings(KeyContext.LAUNCH)
@@ -258,7 +258,7 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
         is_named = launch_options(typed)[0] == "-t" or Path(typed).expanduser().is_file()
         return typed if is_named or chosen is None else chosen
 
-    # --- what follows ------------------------------------------------------------------------------------------
+    # --- next steps ------------------------------------------------------------------------------------------
     @property
     def options(self) -> LaunchOptions:
         """The options as typed so far."""

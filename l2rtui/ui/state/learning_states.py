@@ -19,7 +19,7 @@ class LearningStates:
     """State of the learning of each run, by uid.
 
     Attributes:
-        health: State of the connection; while it is lost nothing of the present is known.
+        health: State of the connection; while it is lost the current state is unknown.
         looked: Uids of pods whose log is open: the records of all others grow old while their writers go on.
         read_runs: Uids of runs whose learner's log was read up to the present.
     """

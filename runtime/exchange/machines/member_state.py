@@ -145,7 +145,7 @@ class Member:
     paced_for: int = PINGS_PER_SECOND
 
     def pinged(self, now: float, ping: Ping) -> None:
-        """Note what the peer says about itself."""
+        """Record the peer's description of itself."""
         self.env_steps = self.pinged_steps = ping.env_steps
         self.env_steps_per_second, self.policy_version = ping.env_steps_per_second, ping.policy_version
         self.rated = now, ping.env_steps

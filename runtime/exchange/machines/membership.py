@@ -363,6 +363,7 @@ class Membership:
         yield from self._acknowledge()
 
     def _expire(self, now: float) -> Iterator[events.Instruction]:
+        """Decide which workers and evaluators are dead or hang, and drop them."""
         terms = self.terms
         if self._ticked is not None and now - self._ticked > terms.lease_seconds / 2:
             # The learner itself was suspended (SIGSTOP, swap): the peers' messages are still in its sockets.

@@ -56,7 +56,7 @@ def add_parser(commands: Commands) -> None:
         default="c10d",
         help="where the nodes' state is held: in this process, or in an etcd (%(default)s)",
     )
-    add("--set", default="", metavar="NAME", help="set of L2R_PEERS that this is (L2R_SET)")
+    add("--set", default="", metavar="NAME", help="name of this set in L2R_PEERS (L2R_SET)")
     add("--port", type=int, default=0, help="listen at this TCP port instead")
     add("--until", default="", metavar="STEP", help="end with 0 when this step of the run is done, too")
 

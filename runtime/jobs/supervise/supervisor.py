@@ -2,7 +2,7 @@
 
 The supervisor is the pod's first process, so it also reaps processes that its workers leave behind. Back-off is the
 same as the kubelet's: at once the first time, then after 10 s, doubled up to 5 minutes, reset after 10 minutes. A
-worker that was killed on request restarts at once, as a controller replaces a pod.
+worker that was killed on request restarts immediately, as a controller replaces a pod.
 
 `WORKERS_RECORD` reports the state of each worker in the log; launchers, which see only the pod, read it there.
 """

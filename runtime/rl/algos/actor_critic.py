@@ -161,7 +161,8 @@ def present_rows(absent: Tensor) -> Tensor:
 def following_values(
     value: Network, values: Tensor, next_obs: Tensor, ended: Tensor, *, is_captured: bool = False
 ) -> Tensor:
-    """Return (T, N) values of the next observations before any reset; ``values`` (T, N) are those of the rows.
+    """Return (T, N) values from which returns bootstrap, also at a truncation: those of the next observations
+    before any reset. ``values`` (T, N) are those of the rows.
 
     After a termination, where no value follows, the result is arbitrary. If captured, it evaluates all rows of
     ``next_obs`` (T, N, obs_dim); otherwise only the necessary ones, which waits for the device.

@@ -1,4 +1,4 @@
-"""Settings that a method of one's own derives its `Config` from; declared in `runtime.base.methods`.
+"""Settings that a user-defined method derives its `Config` from; declared in `runtime.base.methods`.
 
 `number` and `choice` declare a field with bounds; a type such as `runtime.base.setting.Positive` does the same.
 """

@@ -133,7 +133,7 @@ def _plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
 
 
 def method_of(settings: Settings) -> tuple[MethodConfig, str]:
-    """Return the method's settings and its class: built in, or of one's own. ValueError names a wrong setting."""
+    """Return the method's settings and its class: built-in or user-defined. ValueError names a wrong setting."""
     name = settings.algorithm
     is_own = name not in configs.METHODS and name != "random"
     methods = {name: own.method_config(name)} if is_own else configs.METHODS

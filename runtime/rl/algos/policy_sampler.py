@@ -1,4 +1,4 @@
-"""Policy network that draws actions on a device, for a learner that collects by itself."""
+"""Policy network that draws actions on a device, for a learner that collects without workers."""
 
 from __future__ import annotations
 

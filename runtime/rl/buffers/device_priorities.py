@@ -3,7 +3,7 @@
 Proportional prioritised replay as in `runtime.rl.buffers.priorities` (Schaul et al. 2016, arXiv:1511.05952, section
 3.3), but with the cumulative sum of all priorities instead of the sum tree: each step down a tree waits for the
 previous one, while a device sums a million numbers in a few small kernels. The row that follows each transition is
-stored with its priority, so that a drawn batch can be gathered at once.
+stored with its priority, so that a drawn batch is gathered in one operation.
 
 A draw and an update only launch kernels, so they can be captured. The host-side methods are called under the
 exchange's lock; their copies run after all earlier launches and before later ones.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def sum_over_steps(columns: Mapping[str, Tensor], n_step: int, gamma: float) -> None:
     """Sum rewards over up to ``n_step`` steps of the same episode, in place; fewer at the end of a rollout.
 
-    ``columns`` are (T, N, …); ``ended`` is 0 if the episode goes on. ``steps`` becomes the number of summed
+    ``columns`` are (T, N, …); ``ended`` is 0 if the episode continues. ``steps`` becomes the number of summed
     rewards: with it the replay finds the last of them and the observation after it.
     """
     reward, steps, ended = columns["reward"], columns["steps"], columns["ended"]

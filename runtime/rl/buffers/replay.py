@@ -465,7 +465,7 @@ class Replay:
         return cut
 
     def state(self, most_bytes: int | None = None) -> dict[str, NDArray[Any]]:
-        """Return ``cut``, copied at once."""
+        """Return ``cut``, copied immediately."""
         cut = self.cut(most_bytes)
         while cut.copy_next():
             pass

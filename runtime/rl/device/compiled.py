@@ -93,7 +93,7 @@ class Draws:
 
     def _part(self) -> None:
         self.has_parts = True
-        if torch.compiler.is_compiling():  # otherwise the name alone would import the compiler
+        if torch.compiler.is_compiling():  # otherwise the name itself would import the compiler
             torch._dynamo.graph_break()  # noqa: SLF001  (its documented name)
 
     def _next(self, shape: tuple[int, ...]) -> Tensor:

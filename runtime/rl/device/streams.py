@@ -20,7 +20,7 @@ from torch import Tensor
 class HostCopy:
     """Copies of tensors as of construction; any thread may wait for them.
 
-    On a GPU they arrive later; otherwise they are available at once, through the same methods.
+    On a GPU they arrive later; otherwise they are available immediately, through the same methods.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:

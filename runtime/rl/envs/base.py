@@ -1,4 +1,4 @@
-"""Vector environment interface: many copies stepped at once, arrays in and out.
+"""Vector environment interface: many copies stepped together, arrays in and out.
 
 The shape is Gymnasium's (``terminated`` and ``truncated`` apart), cut down to what a rollout loop reads. Copies
 that end are reset within the same step; ``final_obs`` still has the observation before the reset, because that is
@@ -74,7 +74,7 @@ class VectorEnv(Protocol):
     """Simulated seconds in one step; 0 where time means nothing."""
 
     def reset(self, seed: int) -> NDArray[Any]:
-        """Start every copy anew and return (B, obs_space.width); the same seed gives the same episodes."""
+        """Reset every copy and return (B, obs_space.width); the same seed gives the same episodes."""
 
     def step(self, action: NDArray[Any]) -> StepResult:
         """Apply (B, action_space.size) actions; numbers beyond [-1, 1] are clipped."""
@@ -136,7 +136,7 @@ def closing_env(env: VectorEnv, is_stopping: Callable[[], bool]) -> Iterator[Non
 
 
 def close_all(copies: Iterable[Any], name: str) -> None:
-    """Close every copy, whatever one of them raises: that is said, and ends nothing."""
+    """Close every copy; errors are printed and ignored."""
     for number, copy in enumerate(copies):
         try:
             if callable(close := getattr(copy, "close", None)):

@@ -1,7 +1,7 @@
 """Pictures of a simulator's cameras as a policy sees them: cut, resized and made grey in the worker.
 
-What leaves a worker is what is learned from: a frame of 512 x 384 is 590 kB, the 42 x 64 grey pixels of it that
-show the road are 2.7 kB.
+A worker sends only the learned part of a picture: a frame of 512 x 384 is 590 kB, the 42 x 64 grey pixels of it
+that show the road are 2.7 kB.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class CameraPicture:
 
     @classmethod
     def from_mapping(cls, name: str, options: Mapping[str, Any]) -> CameraPicture:
-        """Check the options of a camera. ValueError names the wrong one and what it may be."""
+        """Check the options of a camera. ValueError names the wrong one and the valid values."""
         if name not in protocol.CAMERA_PORTS:
             raise ValueError(f"l2r: there is no camera {name!r}; there are {', '.join(protocol.CAMERA_PORTS)}")
         if not isinstance(options, Mapping):

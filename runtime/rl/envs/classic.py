@@ -109,7 +109,7 @@ class ClassicVectorEnv:
         self.reset(0)
 
     def reset(self, seed: int) -> NDArray[Any]:
-        """Start every copy anew."""
+        """Reset every copy."""
         self._rng = np.random.default_rng(seed)
         self.state = self._draw_states(self.num_envs)
         self._steps = np.zeros(self.num_envs, dtype=np.int64)
@@ -158,7 +158,7 @@ class DeviceClassic:
         self._steps, self._returns = convert(np.zeros(count, dtype=np.int64)), convert(np.zeros(count))
 
     def observe(self) -> Array:
-        """(B, obs_space.width) of the present state."""
+        """(B, obs_space.width) of the current state."""
         return self._physics.observe(self._state, self._arrays.xp)
 
     def step(self, action: Array) -> DeviceStep:

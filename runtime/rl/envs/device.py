@@ -1,8 +1,9 @@
 """Environments whose copies live on the learner's device: the interface, and the arrays that they are made of.
 
-A learner that collects by itself (`collect: device`) steps such an environment inside one captured function, so no
-method waits for the device, copies to it or branches on a value: copies that end begin again by masks, and what is
-known of their episodes is summed where they are. The library of arrays is the one that `DeviceArrays` hands in.
+A learner that collects without workers (`collect: device`) steps such an environment inside one captured function,
+so no method waits for the device, copies to it or branches on a value: copies that end begin again by masks, and
+what is known of their episodes is summed where they are. The library of arrays is the one that `DeviceArrays` hands
+in.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class DeviceEnv(Protocol):
         """Begin a new episode in every copy."""
 
     def observe(self) -> Array:
-        """(B, obs_space.width) of the present state: after a step, that behind the resets."""
+        """(B, obs_space.width) of the current state: after a step, that behind the resets."""
 
     def step(self, action: Array) -> DeviceStep:
         """Apply (B, action_space.size) actions, and begin new episodes where one ended."""

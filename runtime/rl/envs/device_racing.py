@@ -51,7 +51,7 @@ class DeviceRacing:
         self._cars = self._started()
 
     def observe(self) -> Array:
-        """(B, obs_space.width) of the present state."""
+        """(B, obs_space.width) of the current state."""
         return self._rules.observe(self._cars)
 
     def step(self, action: Array) -> DeviceStep:

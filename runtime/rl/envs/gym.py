@@ -51,7 +51,7 @@ class GymVectorEnv:
         self._progress = np.zeros(num_envs)
 
     def reset(self, seed: int) -> NDArray[Any]:
-        """Start every copy anew."""
+        """Reset every copy."""
         self._steps[:] = 0
         self._return[:] = 0.0
         self._progress[:] = 0.0
@@ -62,7 +62,7 @@ class GymVectorEnv:
         return reset_values(self._envs[number].reset(seed=seed), self._name, self._whose[number])
 
     def step(self, action: NDArray[Any]) -> StepResult:
-        """Advance every copy by one step, and begin anew with those that end.
+        """Advance every copy by one step, and reset those that ended.
 
         If one copy says ``simulator_lost`` in its info, the step of all counts as lost, and that episode as never
         begun.
@@ -81,11 +81,12 @@ class GymVectorEnv:
             obs, gain, terminal, cut, info = step_values(result, name, whose[number])
             observations.append(obs)
             reward[number] = gain
-            # Some environments report both at once; the end by the rules wins, so that no value is bootstrapped.
+            # Some environments report both in one step; the end by the rules wins, so that no value is
+            # bootstrapped.
             terminated[number], truncated[number] = terminal, cut and not terminal
             self._return[number] += gain
             progress = info.get("progress_metres", 0.0)
-            # Those of others may be anything under this name.
+            # An attribute of a foreign environment may have any value under this name.
             self._progress[number] = progress if isinstance(progress, int | float) else 0.0
             if LOST in info:
                 lost.add(number)
@@ -124,7 +125,7 @@ class GymVectorEnv:
 
 def _summary(env: int, steps: int, return_: float, progress: float, info: Mapping[str, Any]) -> EpisodeSummary:
     """Return the summary of an episode whose last info may tell laps and measures, as Learn-to-Race's does."""
-    # Those of others may be anything under these names.
+    # Attributes of foreign environments may have any value under these names.
     laps, metrics = info.get("laps", 0), info.get("metrics", {})
     laps = laps if type(laps) is int else 0
     numbers = metrics.items() if isinstance(metrics, Mapping) else ()
@@ -185,7 +186,7 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def has_exact_bounds(env: gymnasium.Env[Any, Any], options: Mapping[str, Any]) -> bool:
-    """Return false where numbers may lie beyond the bounds of their space.
+    """Return False if numbers may exceed the bounds of their space.
 
     They do in some of Gymnasium's own environments, whose bounds are no more than usual values: LunarLander's.
     """

@@ -240,7 +240,7 @@ def _first(observations: Any, is_wrong: Callable[[Any], bool]) -> int | None:
 
 
 def _wrong_keys(space: Any, obs: Any, whose: str, path: str = "observation") -> str:
-    """Say how the parts of an observation differ from those of nested spaces; empty where they do not."""
+    """Return the difference between the parts of an observation and its nested spaces; empty if there is none."""
     if isinstance(space, spaces.Dict):
         if not isinstance(obs, Mapping):
             return f"{path}{whose} is {_shown(obs)}; expected a dict of {', '.join(map(repr, space.spaces))}"
@@ -315,7 +315,7 @@ def _parts(space: spaces.Space[Any], keys: tuple[Any, ...], name: str) -> Sequen
 
 
 def _with_tolerance(bound: NDArray[Any], sign: float) -> NDArray[Any] | None:
-    """Return a bound widened by the tolerance; None where there is none anywhere, or the type cannot go beyond."""
+    """Return a bound widened by the tolerance; None if there is none, or the type cannot go beyond."""
     if bound.dtype.kind != "f":
         info = np.iinfo(bound.dtype) if bound.dtype.kind in "iu" else None
         is_natural = (
@@ -368,7 +368,7 @@ def _picture(shape: tuple[int, ...]) -> Convert:
     )
 
 
-# --- what an environment declares ---
+# --- declarations of an environment ---
 def space_of(env: Any, kind: str, name: str) -> Any:
     """Return a space of an environment. EnvironmentFault if it has none."""
     try:
@@ -384,7 +384,7 @@ def frame_seconds(env: Any) -> float:
     return 1.0 / frames if isinstance(frames, int | float) and frames > 0 else 0.0
 
 
-# --- what a step and a reset return besides ---
+# --- further results of step and reset ---
 def reset_values(result: Any, name: str, whose: str) -> Any:
     """Return the observation of what `reset` has returned. EnvironmentFault for any other form."""
     if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping):

@@ -43,7 +43,7 @@ class Copies(Protocol):
     step_seconds: float
 
     def reset(self, seed: int) -> Observations:
-        """Start every copy anew."""
+        """Reset every copy."""
 
     def step(self, action: NDArray[Any]) -> Stepped:
         """Advance every copy by one step."""
@@ -69,13 +69,13 @@ class CopiesEnv:
         self._return = np.zeros(num_envs)
 
     def reset(self, seed: int) -> NDArray[Any]:
-        """Start every copy anew."""
+        """Reset every copy."""
         self._steps[:] = 0
         self._return[:] = 0.0
         return self._rows.read(self._copies.reset(seed))
 
     def step(self, action: NDArray[Any]) -> StepResult:
-        """Advance every copy by one step; those that ended have begun anew."""
+        """Advance every copy by one step; copies that ended have been reset."""
         current, reward, terminated, truncated, final, info = self._copies.step(self._act(action))
         reward = of_each(self._name, "rewards", reward, self.num_envs, np.float64)
         if not np.isfinite(reward).all():
@@ -83,7 +83,7 @@ class CopiesEnv:
             raise NotFiniteError(
                 f"{self._name}: reward of copy {number} is {reward[number]}, which is not finite; it is not used"
             )
-        # Some environments report both at once; the end by the rules wins, so that no value is bootstrapped.
+        # Some environments report both in one step; the end by the rules wins, so that no value is bootstrapped.
         truncated = truncated & ~terminated
         self._steps += 1
         self._return += reward
@@ -100,7 +100,7 @@ class CopiesEnv:
         return StepResult(obs, gains, terminated, truncated, final_obs, tuple(episodes), is_lost=is_lost)
 
     def render(self) -> NDArray[np.uint8] | None:
-        """Return the picture (height, width, 3) of the first copy; None where there is none."""
+        """Return the picture (height, width, 3) of the first copy; None if there is none."""
         picture = self._copies.render()
         return np.asarray(picture, dtype=np.uint8) if isinstance(picture, np.ndarray) else None
 
@@ -150,7 +150,7 @@ class GymnasiumCopies:
         sample.close()
 
     def reset(self, seed: int) -> Observations:
-        """Start every copy anew."""
+        """Reset every copy."""
         if self._env is None:
             self._env = self._make()
         return self._each(self._env.reset(seed=seed)[0])
@@ -226,7 +226,7 @@ class EnvPoolCopies:
         self._env: Any = None
 
     def reset(self, seed: int) -> Observations:
-        """Start every copy anew, in a new pool."""
+        """Reset every copy, in a new pool."""
         self.close()
         self._env = self._pool.make_gymnasium(self._id, num_envs=self._num_envs, seed=seed, **self._options)
         return self._each(self._env.reset()[0], self._num_envs)
@@ -269,7 +269,7 @@ def make_gym_env(name: str, num_envs: int, options: Mapping[str, Any], known_nam
     if type(has_processes) is not bool:
         raise ValueError(f"{name}: {PROCESSES} is {has_processes!r}; it must be true or false")
     if has_processes:
-        # Each process compares its own copy: what the others send has been made to fit already.
+        # Each process compares its own copy: data of other processes already fit.
         return CopiesEnv(name, num_envs, _in_processes(name, num_envs, plain, known_names), is_exact=False)
     copies = _own_vectorisation(name, num_envs, plain, known_names)
     if copies is None:

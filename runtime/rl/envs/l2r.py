@@ -111,7 +111,7 @@ class L2RVectorEnv:
         self._state.put = self._put  # from here on; the cars' own first reset needs no simulators
 
     def reset(self, seed: int) -> NDArray[Any]:
-        """Start every car anew, and simulators where there are none. Raises BudgetError."""
+        """Reset every car, and simulators where there are none. Raises BudgetError."""
         return self._rows(self._cars.reset(seed), self._pictures.arrays)
 
     def step(self, action: NDArray[np.float32]) -> StepResult:
@@ -206,7 +206,7 @@ class L2RVectorEnv:
         return self.obs_space.pack(np.ascontiguousarray(place[:, self._numbers]), pictures)
 
     def _set_state(self, row: int, pose: Pose, steering: float, seconds: float) -> None:
-        """Write what a pose says into the state."""
+        """Write a pose into the state."""
         values, state = pose.values, self._state
         east, north, _ = local_position(self._map, pose)
         forward, sideways, _ = values[protocol.VELOCITY]

@@ -43,7 +43,7 @@ class L2ROptions:
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> L2ROptions:
-        """Check ``options`` and fill in the defaults. ValueError names the option and what it may be."""
+        """Check ``options`` and fill in the defaults. ValueError names the option and the valid values."""
         names = [option.name for option in fields(cls)]
         for name in options:
             if name not in names:
@@ -57,7 +57,7 @@ class L2ROptions:
             value = getattr(made, name)
             if isinstance(value, bool) or not isinstance(value, kind):
                 raise ValueError(f"l2r: {name} is {value!r}; it must be {kind_text}")  # noqa: TRY004  (callers catch one)
-        # The racing task checks what is its own; the track may also be a file.
+        # The racing task checks its own options; the track may also be a file.
         RacingOptions.from_mapping({"start": made.start, "max_seconds": made.max_seconds, "laps": made.laps})
         if made.observation not in ("", "place", "felt") or (made.observation == "felt" and not made.cameras):
             raise ValueError(f"l2r: observation is {made.observation!r}; it may be place, or with cameras felt")
@@ -69,7 +69,7 @@ class L2ROptions:
 
     @property
     def pictures(self) -> tuple[CameraPicture, ...]:
-        """Cameras and what is made of their frames. Raises ValueError."""
+        """Cameras and the processing of their frames. Raises ValueError."""
         return read_cameras(self.cameras)
 
     @property

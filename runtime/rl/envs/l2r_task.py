@@ -218,7 +218,7 @@ class Race:
         return info
 
     def metrics(self) -> dict[str, float]:
-        """Return Learn-to-Race's measures of the present episode so far, by the names that they have there."""
+        """Return Learn-to-Race's measures of the current episode so far, by the names that they have there."""
         return {
             **self._recorder.metrics(
                 self._track_curvature, infractions=self.infractions, laps=len(self._lap_times)

@@ -1,6 +1,6 @@
-"""Environments of one's own on tensors, on the learner's device: a class with ``start``, ``observe`` and ``step``.
+"""User-defined environments on tensors, on the learner's device: a class with ``start``, ``observe`` and ``step``.
 
-The class computes with torch, on all copies at once, and keeps nothing: the state of the copies is a dictionary
+The class computes with torch, on all copies together, and keeps nothing: the state of the copies is a dictionary
 that its methods take and return. So where an episode ends, its copy can begin anew by a mask; a checkpoint can hold
 the copies; and a step can be compiled and captured. docs/gpu.md shows a whole one. Workers and evaluators step the
 same class on their CPU.
@@ -41,7 +41,7 @@ State = dict[str, Tensor]
 
 
 class OwnDeviceEnv:
-    """Copies of a class of one's own; see ``runtime.rl.envs.device.DeviceEnv`` for the methods."""
+    """Copies of a user-defined class; see ``runtime.rl.envs.device.DeviceEnv`` for the methods."""
 
     def __init__(
         self, name: str, kind: type, num_envs: int, options: Mapping[str, Any], arrays: DeviceArrays
@@ -70,7 +70,7 @@ class OwnDeviceEnv:
         self._steps, self._returns = self._zero_steps, self._none
 
     def observe(self) -> Tensor:
-        """(B, obs_space.width) of the present state."""
+        """(B, obs_space.width) of the current state."""
         rows: Tensor = self._env.observe(self._state)
         return rows
 
@@ -107,7 +107,7 @@ class OwnDeviceEnv:
         return started
 
     def _stepped(self, state: State, action: Tensor) -> tuple[State, Tensor, Tensor, Tensor]:
-        # What a policy draws from a normal distribution goes beyond the bounds of an action.
+        # Samples of a normal distribution exceed the bounds of an action.
         action = action if self.action_space.choices else action.clip(-1.0, 1.0)
         draws = (self._uniform((self.num_envs, self._step_draws)),) if self._step_draws else ()
         result: tuple[State, Tensor, Tensor, Tensor] = self._env.step(state, action, *draws)
@@ -117,7 +117,7 @@ class OwnDeviceEnv:
 
     @torch.no_grad()
     def _check(self, action: Tensor) -> None:
-        """Start and step once, and raise ValueError for the first thing that differs from what is expected."""
+        """Start and step once; raise ValueError for the first unexpected value."""
         bool_, float_, count = (torch.bool,), (torch.float32, torch.float64), self.num_envs
         rows = (count, self.obs_space.width)
         pixels_or_numbers = (torch.uint8,) if self.obs_space.images else (torch.float32,)
@@ -144,7 +144,7 @@ class OwnDeviceEnv:
             self._tensor("step", what, value, (count,), types)
 
     def _call(self, method: str, function: Callable[[], Any], watch: _NoWaiting | None = None) -> Any:
-        """Call what the class does; ValueError with a sentence for whatever it raises."""
+        """Call a method of the class; raise ValueError with a sentence for any error of it."""
         try:
             return function()
         except torch.OutOfMemoryError:
@@ -218,14 +218,14 @@ class OwnVectorEnv:
 
     @torch.no_grad()
     def reset(self, seed: int) -> NDArray[Any]:
-        """Start every copy anew."""
+        """Reset every copy."""
         self._generator.manual_seed(seed)
         self._env.start()
         return self._env.observe().numpy().copy()
 
     @torch.no_grad()
     def step(self, action: NDArray[Any]) -> StepResult:
-        """Advance every copy by one step; those that ended have begun anew."""
+        """Advance every copy by one step; copies that ended have been reset."""
         before = self._env.state()
         step = self._env.step(torch.from_numpy(np.ascontiguousarray(action)))
         ended, reward = step.ended.numpy(), step.reward.numpy()

@@ -36,7 +36,7 @@ class ParallelGames:
     """Games whose agents are the copies; see ``runtime.rl.envs.base.VectorEnv`` for the methods."""
 
     def __init__(self, name: str, num_envs: int, options: Mapping[str, Any]) -> None:
-        """Make as many games as have ``num_envs`` agents; fewer agents than one game has are for its spaces alone.
+        """Make as many games as have ``num_envs`` agents; fewer agents than one game has are only for its spaces.
 
         ValueError for a module that is not there, options that it does not take, and agents that differ.
         """
@@ -83,7 +83,7 @@ class ParallelGames:
             )
 
     def reset(self, seed: int) -> NDArray[Any]:
-        """Start every game anew. SetupError for fewer copies than a game has agents."""
+        """Reset every game. SetupError for fewer copies than a game has agents."""
         try:
             self._check_count()
         except ValueError as error:
@@ -94,7 +94,7 @@ class ParallelGames:
         return self._obs
 
     def _begin(self, number: int, seed: int | None = None) -> None:
-        """Start a game anew, in the rows of its agents."""
+        """Reset a game, in the rows of its agents."""
         observations = reset_values(self._games[number].reset(seed=seed), self._name, f"game {number}")
         self._by_agent("observations", number, observations)
         rows = slice(number * len(self._agents), (number + 1) * len(self._agents))
@@ -103,7 +103,7 @@ class ParallelGames:
         self._see(number, observations)
 
     def _see(self, number: int, observations: Mapping[Any, Any]) -> None:
-        """Write what the agents that play now see."""
+        """Write the observations of the agents that play."""
         playing = set(self._games[number].agents) & set(observations)
         observed = [index for index, agent in enumerate(self._agents) if agent in playing]
         if not observed:
@@ -126,7 +126,7 @@ class ParallelGames:
             )
 
     def step(self, action: NDArray[Any]) -> StepResult:
-        """Advance every game by one step, and begin anew with those in which nobody plays any more."""
+        """Advance every game by one step, and reset games without players."""
         count, agents = self.num_envs, self._agents
         acted = self._is_present.copy()
         reward = np.zeros(count, np.float32)
@@ -185,7 +185,7 @@ class ParallelGames:
 
 
 def _maker(name: str, options: dict[str, Any]) -> Callable[[], Game]:
-    """Return what makes a game. ValueError where there is no such module or it makes none with these options."""
+    """Return the factory of a game. Raises ValueError if its module is missing or refuses the options."""
     try:
         make = _entry_point(name.removeprefix(PETTINGZOO))
     # Whatever a module does at its import is its own: a sentence names it.
@@ -200,7 +200,7 @@ def _maker(name: str, options: dict[str, Any]) -> Callable[[], Game]:
     def game() -> Game:
         try:
             return make(**options)
-        # Its own code decides what it takes; a sentence says which environment it was.
+        # Foreign code may raise anything; the sentence names the environment.
         except Exception as error:
             raise ValueError(f"{name} cannot be made with the options {options}: {error}") from error
 

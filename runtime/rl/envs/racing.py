@@ -112,7 +112,7 @@ class RacingVectorEnv:
         return self._cars.state
 
     def reset(self, seed: int) -> NDArray[Any]:
-        """Start every car anew; the same seed and actions give the same episodes."""
+        """Reset every car; the same seed and actions give the same episodes."""
         self._rng = np.random.default_rng(seed)
         self._start(np.arange(self.num_envs))
         return self._rules.observe(self._cars)

@@ -25,7 +25,7 @@ RACING_ID: Final = "l2r/Racing-v0"
 
 
 class RacingEnv(gymnasium.Env[Observation, Action]):
-    """One car of ``RacingVectorEnv``; keyword arguments are those of ``RacingOptions``."""
+    """One car of ``RacingVectorEnv``; keyword arguments as in ``RacingOptions``."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # type: ignore[misc]  # the base has it per instance
 

@@ -79,7 +79,7 @@ class RacingOptions:
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> RacingOptions:
-        """Check ``options`` and fill in the defaults. ValueError names the option and what it may be."""
+        """Check ``options`` and fill in the defaults. ValueError names the option and the valid values."""
         names = [field.name for field in fields(cls)]
         for name in options:
             if name not in names:
@@ -200,7 +200,7 @@ class RacingRules:
         return Outcome(reward, terminated, truncated & ~terminated, left_track)
 
     def observe(self, cars: Cars) -> NDArray[Any]:
-        """(B, obs_space.width) of the present state."""
+        """(B, obs_space.width) of the current state."""
         place = self._observe_place(cars)
         if self._view is None:
             return place
@@ -208,7 +208,7 @@ class RacingRules:
         return self.obs_space.pack(place[:, self._felt], [picture], self._xp)
 
     def _observe_place(self, cars: Cars) -> NDArray[np.float32]:
-        """(B, obs_dim) of the present state."""
+        """(B, obs_dim) of the current state."""
         xp, state, place = self._xp, cars.state, cars.projection
         left, right = self.track.left[place.index], self.track.right[place.index]
         error = state.yaw - place.heading

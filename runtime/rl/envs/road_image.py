@@ -1,4 +1,4 @@
-"""Bird's-eye images of the road around many cars at once, small and grey.
+"""Bird's-eye images of the road around many cars, small and grey.
 
 The picture is wide where it looks far, as a camera's is: rows lie at distances that grow by the same factor, so
 that the near edge is seen to half a metre and the bend after next is in the picture as well. Road is white. It is

@@ -29,7 +29,7 @@ def wrapped(env: gymnasium.Env[Any, Any], entries: object, name: str) -> gymnasi
             raise ValueError(f"{name}: {wrapper} is no wrapper of Gymnasium")  # noqa: TRY004  (a spec's value)
         try:
             env = kind(env, **options)
-        # Its own code decides what it takes; a sentence says which one it was.
+        # Foreign code may raise anything; the sentence names the wrapper.
         except Exception as error:
             raise ValueError(f"{name}: {wrapper} cannot be put around it with {dict(options)}: {error}") from error
     return env

@@ -45,7 +45,7 @@ def end_of_child(environ: Mapping[str, str], stop: Stop) -> int | None:
 
     for number in _FORWARDED:
         signal.signal(number, forward)
-    if stop.is_set():  # set before the handlers were installed, by a signal to this process alone
+    if stop.is_set():  # set before the handlers were installed, by a signal to this process only
         os.kill(child, signal.SIGTERM)
     code = os.waitstatus_to_exitcode(_status_of(child))
     if code not in _QUIET and not (code < 0 and stop.is_set()):

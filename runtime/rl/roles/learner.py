@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -80,27 +81,36 @@ LOCK_SECONDS: Final = 5.0
 """Longest wait for the folder's lock, which the previous learner may still hold."""
 
 
-def run(context: Context, folder: Path, stop: Stop, console: Console, tried: VectorEnv | None = None) -> int:
+def run(
+    context: Context,
+    folder: Path,
+    stop: Stop,
+    console: Console,
+    main: Callable[[Sequence[str]], int],
+    tried: VectorEnv | None = None,
+) -> int:
     """Train until a limit in the settings is reached or `stop` is set; writes checkpoints and records to `folder`.
 
-    ``tried`` is a copy of the environment that was made for its spaces. For several ranks this process starts them,
-    and each calls this again. Returns the exit code.
+    ``tried`` is a copy of the environment that was made for its spaces. For several ranks this process starts them;
+    each calls ``main`` with a command line, and so this function again. Returns the exit code.
 
     Raises SetupError, EndpointError, FailedError, NotFiniteError, BlockingIOError and OSError, with a sentence for
     the user.
     """
     if context.settings.devices > 1:
-        return _run_ranks(context, folder, stop, console)
+        return _run_ranks(context, folder, stop, console, main)
     _run(context, folder, stop, console, None, tried)
     return contract.EXIT_DONE
 
 
-def _run_ranks(context: Context, folder: Path, stop: Stop, console: Console) -> int:
-    # Imported here: torch's launcher costs a second, and a learner alone does without it.
+def _run_ranks(
+    context: Context, folder: Path, stop: Stop, console: Console, main: Callable[[Sequence[str]], int]
+) -> int:
+    # Imported here: torch's launcher costs a second, and a single learner does not need it.
     from runtime.rl.roles import ranks
 
     if ranks.are_wanted(context):
-        return ranks.launch(context, ["learner"], stop, console)
+        return ranks.launch(context, main, ["learner"], stop, console)
     try:
         with ranks.joined(_device(context.settings)) as group:
             if group is not None and group.rank:
@@ -111,7 +121,7 @@ def _run_ranks(context: Context, folder: Path, stop: Stop, console: Console) -> 
     except ranks.RankLostError as error:
         console.say(str(error))
         sys.stdout.flush()
-        os._exit(ranks.EXIT_RANK_LOST)  # at once: the others wait for the new start
+        os._exit(ranks.EXIT_RANK_LOST)  # immediately: the others wait for the new start
     return contract.EXIT_DONE
 
 
@@ -547,7 +557,7 @@ class Learner:
     def _checkpoint(self) -> None:
         """Mark the moment of a checkpoint; the writer's thread copies and saves the state."""
         self._saved, self._has_saved = time.monotonic(), True
-        is_read = self._settings.collect == "dataset"  # what is in a dataset needs no copy
+        is_read = self._settings.collect == "dataset"  # data of a dataset need no copy
         cut = self._exchange.cut(0 if is_read else self._settings.checkpoint_replay_bytes)
         own = self._collector.live_state() if self._collector is not None else None
         snapshot = LearnerSnapshot(self._method, self._counters, cut, self._plan.item_steps, own)

@@ -22,7 +22,7 @@ _SATURATED: Final = 0.8
 
 
 def bound_by(idle: float, collecting: float, network: float) -> tuple[str, float]:
-    """Return what a learner's time mostly goes to, and its share: the answer to what would make the run faster.
+    """Return the bottleneck of a learner and its share of the time.
 
     `describe` says of workers whether they wait for their environment, their policy or the link.
 

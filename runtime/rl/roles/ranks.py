@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
@@ -71,7 +71,7 @@ SHUTDOWN_SECONDS: Final = 15
 WAIT_SECONDS: Final = 30.0
 """Interval at which rank 0 tells the others that it has no data yet; well below `GROUP_SECONDS`."""
 LOOPBACK: Final = "127.0.0.1"
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 15.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 5.0
 GOOD_SECONDS: Final = 60.0
 """A start that lasted longer than this begins a new series of pauses."""
 _GENERATOR: Final = "generator"
@@ -88,25 +88,29 @@ class RankLostError(FailedError):
 
 
 def are_wanted(context: Context) -> bool:
-    """Return True if this learner is to start ranks: it is to learn on several devices and is no rank itself."""
+    """Return True if this learner is to start ranks: it is configured for several devices and is not a rank
+    itself.
+    """
     return context.settings.devices > 1 and STORE_VARIABLE not in os.environ
 
 
 def collect_apart(plan: Plan, settings: Settings) -> bool:
-    """Return True if each rank collects what it learns from."""
+    """Return True if each rank collects its own experience."""
     return settings.collect == "device" and plan.is_on_policy
 
 
 # --- the launching process ---------------------------------------------------------------------------------
-def launch(context: Context, arguments: list[str], stop: Stop, console: Console) -> int:
-    """Run the ranks until the learner is done; return its exit code. ``arguments`` are those of each."""
+def launch(
+    context: Context, main: Callable[[Sequence[str]], int], arguments: list[str], stop: Stop, console: Console
+) -> int:
+    """Run the ranks until the learner is done; return its exit code. Each calls ``main`` with the arguments."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     count = context.settings.devices
     set_forkserver_preload(["runtime.rl.roles.learner", __name__])
-    plan_of(context.settings)  # before any process starts: what has no equal shares is refused
+    plan_of(context.settings)  # before any process starts: settings without equal shares are refused
     keep_to_loopback(LOOPBACK)
     # A TCP store would accept connections of every user of this machine; the ranks meet in a private folder.
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
@@ -142,7 +146,7 @@ def launch(context: Context, arguments: list[str], stop: Stop, console: Console)
             forkserver.ensure_running()
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
             try:
-                elastic_launch(config, _run_rank)(f"{folder}/group-{start}", arguments)
+                elastic_launch(config, _run_rank)(f"{folder}/group-{start}", main, arguments)
             except SignalException:
                 return contract.EXIT_DONE
             except ChildFailedError as error:
@@ -164,10 +168,8 @@ def launch(context: Context, arguments: list[str], stop: Stop, console: Console)
     return contract.EXIT_DONE
 
 
-def _run_rank(store: str, arguments: list[str]) -> None:
+def _run_rank(store: str, main: Callable[[Sequence[str]], int], arguments: list[str]) -> None:
     """Run one rank; a fork of the process that has imported torch."""
-    from runtime.cli import main
-
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     threading.Thread(target=_end_with_launcher, daemon=True).start()
     os.environ[STORE_VARIABLE] = store
@@ -305,7 +307,7 @@ class RankGroup:
         return self._form.unpack(packed)
 
     def errors(self, method: Algorithm) -> Tensor:
-        """Return the TD errors of all shares in their order at rank 0, those of its own elsewhere."""
+        """Return at rank 0 the TD errors of all shares in order, at other ranks their own."""
         own = method.td_error.contiguous()
         parts = [torch.empty_like(own) for _ in range(self.size)] if self.rank == 0 else None
         with _lost_ranks():
@@ -506,7 +508,7 @@ def _seed(context: Context, group: RankGroup) -> int:
 
 
 class LeadingCollector(DeviceCollector):
-    """Collector of rank 0, which stands for those of all ranks: its steps, states and figures are theirs."""
+    """Collector of rank 0, which combines the collectors of all ranks: steps, states and figures."""
 
     def __init__(
         self,
@@ -551,7 +553,7 @@ class LeadingCollector(DeviceCollector):
 def whole(states: list[dict[str, Tensor]], count: int) -> dict[str, Tensor]:
     """Return one state of the parts of all ranks, each of ``count`` copies.
 
-    It is that of a single rank with all copies, and the generators of the others.
+    It is the state of a single rank with all copies, plus the generators of the other ranks.
     """
     first = states[0]
     result = dict(first)

@@ -47,7 +47,7 @@ class RateLimiter:
         return self.warmup_steps + math.ceil((updates + 1) / self.updates_per_step) + self.band_steps
 
     def without_workers(self) -> RateLimiter:
-        """Return the limiter for a learner that collects by itself: workers get no credit."""
+        """Return the limiter for a learner that collects without workers: workers get no credit."""
         return _WithoutWorkers(self.warmup_steps, self.updates_per_step, self.band_steps)
 
     def allows_update(self, env_steps: int, updates: int) -> bool:

@@ -108,7 +108,7 @@ class Rollout:
 
     @property
     def env_seconds(self) -> float:
-        """Seconds in the environment's steps so far, the present one included; any thread may read it."""
+        """Seconds in the environment's steps so far, the current one included; any thread may read it."""
         total, since = self._env_seconds, self._stepping_since
         return total if since is None else total + time.monotonic() - since
 

@@ -1,4 +1,5 @@
-"""Limits and alerts of a run, watched by its learner: tracks usage, ends the run at a limit, and sends alerts.
+"""Limits (``wall``, ``idle``, …) and alerts of a run, watched by its learner: tracks usage, ends the run at a
+limit, and sends alerts.
 
 The loop calls ``update`` with each record. Slow work runs in separate threads, so that a hanging alert target
 delays nothing, and a hanging loop is reported as stalled.

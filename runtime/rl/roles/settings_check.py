@@ -1,7 +1,7 @@
 """Checks training settings before a launch: finds errors that a learner would report, without starting one.
 
 `check_settings` opens no socket, starts no simulator and makes no environment of Gymnasium: an id is looked up.
-A class of one's own is made, as its learner would make it. `try_environment` makes the environment once.
+A user-defined class is created, as its learner would make it. `try_environment` makes the environment once.
 """
 
 from __future__ import annotations

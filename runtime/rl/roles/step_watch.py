@@ -1,7 +1,7 @@
 """Watch over steps of a foreign environment, which may take any time: slow is not dead.
 
 While a step takes long, a thread answers the learner in the process's place, so that no side gives the other up,
-and writes how long it has taken. Nobody can interrupt foreign code: a process that is asked to end, and whose step
+and writes how long it has taken. Foreign code cannot be interrupted: a process that is asked to end, and whose step
 does not return, ends without it.
 """
 
@@ -51,7 +51,7 @@ class StepWatch:
         self._thread = threading.Thread(target=self._watch, name="step-watch", daemon=True)
 
     def __enter__(self) -> Self:
-        # Python's handler waits until its main thread runs Python again; the descriptor is written to at once.
+        # Python's handler waits until its main thread runs Python again; the descriptor is written to immediately.
         if threading.current_thread() is threading.main_thread():
             self._signals = os.pipe()
             for descriptor in self._signals:
@@ -96,7 +96,7 @@ class StepWatch:
         self._ours.release()
 
     def end(self) -> None:
-        """Come back from it. Raises what the thread met."""
+        """Leave the step. Raise the error of the thread, if any."""
         self._ours.acquire()
         self._last = time.monotonic() - self._began
         self._began = 0.0
@@ -108,7 +108,7 @@ class StepWatch:
         """Return the fields of a metric record; none while steps are quick.
 
         `step_seconds` is the time of the last step, `longest_step_seconds` of the longest, and `stepping_seconds`
-        of the present one so far.
+        of the current one so far.
         """
         fields: dict[str, float] = {}
         if self._longest >= NOTICE_SECONDS:

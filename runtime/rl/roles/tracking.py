@@ -4,7 +4,7 @@ It reads `metrics.jsonl`, which has the records of learner and evaluator. The le
 its failures: while the service cannot be reached, the records stay in the file and are sent later, also by the
 tracker of the learner's next start. `tracked.json` says up to which time they were sent.
 
-Secrets come from variables alone. A sentence about an error repeats none of their values.
+Secrets come only from variables. A sentence about an error repeats none of their values.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def tracking(context: Context, folder: Path, stop: Stop, console: Console) -> It
     trackers.check_installed(tracker)
     try:
         process = subprocess.Popen([sys.executable, "-m", "runtime", "track", str(folder)], stdin=subprocess.PIPE)
-    except OSError as error:  # as without memory: training goes on
+    except OSError as error:  # training continues, as without memory
         console.say(f"{tracker}: no metrics are sent: {error}")
         yield
         return
@@ -240,7 +240,7 @@ def _reason(error: Exception) -> str:
 
 
 class _Wandb:
-    """Run of Weights & Biases, of which the library sends the records by itself."""
+    """Run of Weights & Biases, whose records the library sends."""
 
     def __init__(self, context: Context, folder: Path) -> None:
         import wandb

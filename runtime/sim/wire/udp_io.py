@@ -88,7 +88,7 @@ class Receiver:
         def read() -> None:
             try:
                 on_ready()
-            except Exception as error:  # noqa: BLE001  (of this source alone)
+            except Exception as error:  # noqa: BLE001  (only of this source)
                 self._fail(fileno, error)
 
         with self._lock:

@@ -44,7 +44,7 @@ from tests.bench.exchange.segments import free_port
 SPAWN = multiprocessing.get_context("spawn")
 MOST_OF_A_TURN = 64
 """Messages that the network thread reads before it answers (`_Channel._inbound`)."""
-CALIBRATIONS = ((0, 1.0), (16, 0.05), (64, 4.0), (64, 0.2), (128, 1.0), (128, 0.5))
+CALIBRATIONS = ((0, 1.0), (64, 4.0), (64, 0.2), (128, 0.5), (128, 0.125))
 """Workers, and seconds between two segments of one, of the runs from which the costs follow."""
 WARM_SECONDS = 3.0
 
@@ -75,14 +75,14 @@ class Figures:
 class Costs:
     """CPU seconds of a turn, of a message with its answer, and of a connection each second.
 
-    And the mean time until the network thread runs after a message came, and the one-way delay of a message.
+    And for some rates of messages the mean time until the network thread runs after a message came, and the one-way
+    delay of a message: both grow with the load of the machine.
     """
 
     turn: float
     message: float
     connection: float
-    wake: float = 0.0
-    delay: float = 0.0
+    waits: tuple[tuple[float, float, float], ...] = ((0.0, 0.0, 0.0),)
 
 
 class Worker:
@@ -215,17 +215,23 @@ def measured(seconds: float) -> Costs:
     # By relative errors: a quiet run counts as much as a busy one.
     weights = np.array([[run.cpu] for run in runs])
     used = np.linalg.lstsq(counts / weights, np.ones(len(runs)), rcond=None)[0].clip(min=0.0)
-    costs, last = Costs(*map(float, used)), runs[-1]
+    return waiting(waiting(Costs(*map(float, used)), runs[-2], seconds), runs[-1], seconds)
 
-    def simulated(costs: Costs) -> Figures:
-        return Simulation(costs, last.workers, last.period).run(seconds)
+
+def waiting(costs: Costs, run: Figures, seconds: float) -> Costs:
+    """Return costs with the times at the rate of a real run, so that a simulated one has as many turns."""
+
+    def simulated(wake: float, delay: float = 0.0) -> tuple[Costs, Figures]:
+        point = (run.messages, wake, delay)
+        found = replace(costs, waits=(*costs.waits, point))
+        return found, Simulation(replace(costs, waits=(point,)), run.workers, run.period).run(seconds)
 
     # The longer the thread takes to wake, the more messages it finds.
-    low, high = 0.0, 0.05
+    low, high = 0.0, 0.1
     for _ in range(7):
-        costs = replace(costs, wake=(low + high) / 2)
-        low, high = (low, costs.wake) if simulated(costs).turns < last.turns else (costs.wake, high)
-    return replace(costs, delay=max(0.0, (last.latency - simulated(costs).latency) / 2))
+        wake = (low + high) / 2
+        low, high = (low, wake) if simulated(wake)[1].turns < run.turns else (wake, high)
+    return simulated(wake, max(0.0, (run.latency - simulated(wake)[1].latency) / 2))[0]
 
 
 # --- simulated -------------------------------------------------------------------------------------------------
@@ -235,6 +241,8 @@ class Simulation:
     def __init__(self, costs: Costs, count: int, period: float, loss: float = 0.0) -> None:
         self.case, self.costs, self.period, self.loss = case_of(count), costs, period, loss
         self.workers = workers_of(self.case, count, period)
+        rates, wakes, delays = zip(*costs.waits, strict=True)
+        self.wake, self.delay = (float(np.interp(count / period, rates, times)) for times in (wakes, delays))
         self.by_route = {worker.session.hello.pod.encode(): worker for worker in self.workers}
         self.machine: Membership | None = Membership(terms_of(self.case))
         self.now, self.cpu, self.turns, self.messages, self.epoch = 0.0, 0.0, 0, 0, 1
@@ -269,13 +277,13 @@ class Simulation:
                 worker.session.unsent(out.message)
             elif self.choose.random() >= self.loss:
                 size = sum(arena.nbytes for arena in out.arenas)
-                self.at(self.now + self.costs.delay, partial(self._arrive, route, out.message, size))
+                self.at(self.now + self.delay, partial(self._arrive, route, out.message, size))
 
     def _arrive(self, route: bytes, message: Message, size: int) -> None:
         self.inbox.append((route, message, size))
         if not self.is_busy and not self.is_woken:
             self.is_woken = True
-            self.at(self.now + self.choose.expovariate(1.0) * self.costs.wake, self._begin)
+            self.at(self.now + self.choose.expovariate(1.0) * self.wake, self._begin)
 
     def _tick(self) -> None:
         """A turn without messages, if none began since it was planned."""
@@ -303,7 +311,7 @@ class Simulation:
         ]
         for send in [*done, *self.machine.handle(Ticked(self.now, 10**15))]:
             if isinstance(send, Send):
-                self.at(self.now + self.costs.delay, partial(self._receive, send))
+                self.at(self.now + self.delay, partial(self._receive, send))
         if self.inbox:
             self._begin()
         else:
@@ -363,9 +371,10 @@ def main(arguments: list[str]) -> None:
     costs = measured(options.seconds)
     print(
         f"measured: {1e6 * costs.turn:.0f} us a turn, {1e6 * costs.message:.0f} us a message and its answer, "
-        f"{1e6 * costs.connection:.0f} us a second for a connection, {1e3 * costs.wake:.1f} ms until the thread "
-        f"runs, {1e3 * costs.delay:.1f} ms one way"
+        f"{1e6 * costs.connection:.0f} us a second for a connection"
     )
+    for rate, wake, delay in costs.waits[1:]:
+        print(f"at {rate:.0f} messages/s {1e3 * wake:.1f} ms until the thread runs, {1e3 * delay:.1f} ms one way")
     print(
         f"{'workers':>22} {'CPU':>6} {'segments':>9} {'turns':>6} {'latency':>8} "
         f"{'95 %':>7} {'news':>6} {'back':>6}"

@@ -10,8 +10,8 @@ from l2rtui.domain.plan import plan_launch
 from l2rtui.domain.preflight import Severity
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.services import runtime_commands
-from l2rtui.services.elastic_preflight import check_elastic
 from l2rtui.services.spec import spec_file
+from l2rtui.services.training_preflight import check_elastic
 
 
 @pytest.fixture

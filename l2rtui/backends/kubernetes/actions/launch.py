@@ -31,6 +31,7 @@ from l2rtui.backends.kubernetes.manifests.render import replicas_of
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.plan import LaunchPlan, PlanStep, RunPlan, StepDone
 from l2rtui.errors import BackendError, RefusedError
+from runtime.base.processes import exponential_delay
 
 AT_ONCE: Final = 8
 """Number of concurrent requests: more gains nothing, and API servers throttle it."""
@@ -97,7 +98,7 @@ class ObjectCreator:
                 is_unsure = is_unsure or error.is_unreachable or error.status >= 500
                 if not (error.is_unreachable or error.status >= 500) or attempt + 1 == _RETRIES:
                     raise
-                await asyncio.sleep(0.2 * 2**attempt)
+                await asyncio.sleep(exponential_delay(attempt + 1, 0.2, 5.0))
         raise AssertionError  # the last attempt returns or raises
 
     async def _read_own(self, manifest: Manifest, conflict: ApiError) -> Manifest:
@@ -163,10 +164,10 @@ async def launch(context: ClusterContext, plan: LaunchPlan) -> AsyncGenerator[St
     """Execute a plan; yield one StepDone for each of its steps.
 
     Raises:
-        RefusedError: a name or a slot is taken, or somebody destroys a run meanwhile; nothing of it is left.
+        RefusedError: a name or a slot is taken, or a run is destroyed meanwhile; no object remains.
         SlotTakenError: also when all was created, and pods of another namespace were first; what was created stays,
             for destroy().
-        ApiError: slots could not be claimed. What was created stays, for destroy().
+        ApiError: slots could not be claimed. Created objects stay, for destroy().
     """
     work = _Launch(context, plan, SlotLeases(context.api, await context.lease_namespace()))
     task = asyncio.ensure_future(work.run())
@@ -277,7 +278,7 @@ class _Launch:
         await self._creator.wait_idle()
 
     def _annotations(self) -> dict[str, str]:
-        """Return what each run's ConfigMap says of its launch, for whoever looks later."""
+        """Return what each run's ConfigMap says of its launch, for later readers."""
         pins = ",".join(map(str, self._plan.pins))
         return ({labels.WAVE: str(self._plan.wave)} if self._plan.wave else {}) | (
             {labels.PINS: pins} if pins else {}

@@ -43,7 +43,7 @@ async def find(context: ClusterContext) -> tuple[Leak, ...]:
         ApiError: Pods or runs cannot be listed, so that an empty result would mean nothing.
     """
     api, shared = context.api, await context.shared_namespace()
-    # Only where runs can be listed: the ledger's right to read all pods is no right to list other objects.
+    # Only where runs can be listed: the ledger may read all pods but not list other objects.
     namespaces = await api.visible_namespaces("ConfigMap")
     objects = [item for namespace in namespaces for item in await _objects(api, namespace)]
     # A user with all namespaces has the shared one among them.

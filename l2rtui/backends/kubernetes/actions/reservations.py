@@ -106,7 +106,7 @@ class KubernetesReservations:
         raise BackendError(f"The reservations of {node} change all the time.", "Try again.")
 
     async def _swap(self, context: ClusterContext, node: str, edit: Callable[[Present], Present]) -> bool:
-        """Read, edit and write one ConfigMap; return False when somebody else has written it in between."""
+        """Read, edit and write one ConfigMap; return False if it was written in between."""
         api, namespace, name = context.api, await context.lease_namespace(), labels.reservations_object(node)
         existing = await api.find("ConfigMap", namespace, name)
         text = ((existing or {}).get("data") or {}).get(labels.RESERVATIONS_KEY, "")

@@ -46,7 +46,7 @@ def spec_text(config_map: Manifest) -> str:
 
 
 def planned_places(config_map: Manifest) -> PlannedPlaces:
-    """Return the places in the plan of a run's ConfigMap; none where they cannot be read."""
+    """Return the places of a run's pods from its ConfigMap; empty if they cannot be read."""
     text = (config_map.get("data") or {}).get(labels.PLAN_KEY, "")
     pins = ((config_map.get("metadata") or {}).get("annotations") or {}).get(labels.PINS, "")
     try:

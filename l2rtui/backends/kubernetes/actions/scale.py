@@ -205,7 +205,7 @@ class _Scale:
 
     async def _resize(self, controller: Manifest, seats: Sequence[tuple[int, tuple[int, ...]]]) -> None:
         text = json.dumps([[index, list(slots)] for index, slots in seats], separators=(",", ":"))
-        # One patch, so that nobody reads seats that do not match the number of pods.
+        # One patch, so that no reader sees seats that do not match the number of pods.
         annotations = {"annotations": {labels.SEATS: text}}
         spec: Manifest = {render.replicas_field(controller["kind"]): len(seats)}
         if (

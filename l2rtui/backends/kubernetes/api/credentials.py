@@ -20,7 +20,7 @@ from l2rtui.backends.kubernetes.api.login import ApiLogin, EksSigner, LoginSourc
 _EARLY_SECONDS = 10.0
 """A login is renewed this long before it expires, so that it does not expire during a request."""
 _FILE_SECONDS = 60.0
-"""Interval at which files with tokens and certificates are read again: kubelets and agents replace them."""
+"""Interval at which files with tokens and certificates are read again: kubelets and agents rotate the token."""
 _CALM_SECONDS = 10.0
 """Pause before a source that failed, or whose login was refused, is used again."""
 

@@ -306,7 +306,7 @@ class Connection:
         return error
 
     def _read_clock(self, date: str) -> None:
-        """Compare the clocks by the Date header of a response (RFC 9110, 6.6.1), which each of Kubernetes' has."""
+        """Compare the clocks by the Date header of a response (RFC 9110, 6.6.1)."""
         with contextlib.suppress(ValueError):
             self._ahead_seconds = _http_time(date) - time.time()
 

@@ -40,7 +40,7 @@ def _skip_packages(*names: str) -> None:
     """Enter packages as imported without running them, so that one of their modules is imported alone.
 
     The client library's own packages import all of it: loaders of kubeconfigs, OAuth, requests, informers, none of
-    which is used. Their modules are still imported by whoever names them.
+    which is used. Their modules are still imported by any module that names them.
     """
     for name in names:
         if name not in sys.modules and (spec := importlib.util.find_spec(name)) is not None:

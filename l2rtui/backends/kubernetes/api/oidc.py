@@ -63,7 +63,7 @@ class OidcSource:
             self._oidc = self._stored = stored
 
     def _is_usable(self, token: str) -> bool:
-        # An unreadable expiry is no reason to refresh: the server will refuse the token if it has expired.
+        # A refresh is not needed for an unreadable expiry: the server will refuse the token if it has expired.
         expires = token_expiry(token)
         is_good = bool(token) and (expires is None or expires > self._clock() + _SPARE_SECONDS)
         return is_good and token != self._last_token

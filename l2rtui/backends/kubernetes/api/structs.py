@@ -132,7 +132,7 @@ class ClaimSource(KubeStruct, frozen=True):
 
 
 class PodVolume(KubeStruct, frozen=True):
-    """Volume of a pod, as far as it is that of a claim."""
+    """Volume of a pod, if it is a claim."""
 
     name: str = ""
     persistent_volume_claim: ClaimSource | None = None

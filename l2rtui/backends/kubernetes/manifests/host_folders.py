@@ -5,7 +5,7 @@ apply to such volumes: a pod of an ordinary user could never write there, and wo
 container therefore gives the folder to the pod's user, with only the capability that this needs. It only changes a
 folder that is empty and belongs to root: older content is left alone.
 
-Nobody needs more rights for it: only a namespace that admits containers of root admits hostPath volumes at all (Pod
+It needs no further rights: only a namespace that admits containers of root admits hostPath volumes at all (Pod
 Security Standards, baseline). Nor does ``fsGroup`` apply to the volumes of many claims: NFS, EFS, hostPath. Their
 folders are prepared in the same way where the namespace admits it; elsewhere the volume must let the user write.
 """

@@ -317,7 +317,7 @@ class Joiner:
             self._dirty_runs.update(self._runs)
 
     def recheck_waiting_pods(self) -> None:
-        """Mark rows that may change by time alone: pods that wait or terminate, reserved nodes, new runs."""
+        """Mark rows that may change merely with time: pods that wait or terminate, reserved nodes, new runs."""
         self._dirty_pods |= self._waiting
         self._dirty_runs |= self._young_runs
         self._dirty_nodes.update(name for name, texts in self._reserved.items() if texts)

@@ -251,7 +251,7 @@ def _spec(text: str) -> _StoredSpec | None:
 def _lost_controller(meta: ObjectMeta, spec: _StoredSpec, controllers: Sequence[ControllerStruct]) -> str:
     """Return a sentence on a set whose controllers do not have all of its replicas; empty where none is missing.
 
-    They are compared by the seats of their annotations: `kubectl scale` changes the number of pods alone.
+    They are compared by the seats of their annotations: `kubectl scale` changes only the number of pods.
     """
     run = meta.label(labels.RUN)
     for part in spec.sets:
@@ -259,7 +259,7 @@ def _lost_controller(meta: ObjectMeta, spec: _StoredSpec, controllers: Sequence[
         seats = sum(
             len(read_planned_replicas(item)) * (whole_number(item.annotation(labels.WORKERS)) or 1) for item in own
         )
-        # Annotations that somebody has broken say nothing.
+        # Damaged annotations are ignored.
         if seats >= part.replicas or (own and not seats):
             continue
         is_job = part.restart != RestartPolicy.ALWAYS or part.role == Role.LEARNER or part.stable

@@ -32,6 +32,7 @@ from l2rtui.backends.kubernetes.streams.exec import BLOCK_BYTES, CutError, pipe
 from l2rtui.domain.quantity import counted
 from l2rtui.domain.volume import FileEntry, Volume
 from l2rtui.errors import BackendError, NotFoundError, UsageError
+from runtime.base.processes import exponential_delay
 
 # A batch is held in memory and repeated as a whole after a broken connection.
 _BATCH_BYTES = 32 * 1024 * 1024
@@ -429,5 +430,5 @@ async def _retry(act: Callable[[], Awaitable[None]]) -> None:
         except CutError:
             if number == _TRIES - 1:
                 raise
-            await asyncio.sleep(0.5 * 2**number)
+            await asyncio.sleep(exponential_delay(number + 1, 0.5, 30.0))
     return None

@@ -95,6 +95,6 @@ class _ForwardedConnection:
         # The protocol has no half-close: the pod never learns that its peer has finished, so it may answer or wait
         # forever. Only its silence ends the connection.
         ended_at = time.monotonic()
-        while (left := max(ended_at, self._received_at) + self._linger_seconds - time.monotonic()) > 0:  # noqa: ASYNC110  (time alone ends it)
+        while (left := max(ended_at, self._received_at) + self._linger_seconds - time.monotonic()) > 0:  # noqa: ASYNC110  (only time ends it)
             await asyncio.sleep(left)
         await self._socket.close()

@@ -431,7 +431,7 @@ def _inode(path: Path) -> tuple[int, int] | None:
     """Return device and inode of a folder, which distinguish it from another of its name; None if it is gone.
 
     Raises:
-        OSError: The system cannot say, for example for want of memory.
+        OSError: The system cannot say, for example for lack of memory.
     """
     try:
         stat = path.stat()

@@ -3,8 +3,8 @@
 Without them the processes of the run would block once their unread output fills a pipe, and none would be restarted
 before the owner's next command. They wait for the end of a pipe that only their supervisor holds: the kernel closes
 it, whatever killed the supervisor. The second one waits longer: it has an effect only if the first was killed with
-the supervisor. A supervisor replaces a killed watcher at once. It ends both when it ends in order or by an error of
-its own.
+the supervisor. A supervisor replaces a killed watcher immediately. It ends both when it ends in order or by an
+error of its own.
 """
 
 from __future__ import annotations

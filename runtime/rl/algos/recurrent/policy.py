@@ -57,7 +57,7 @@ class Unrolled:
         """(T, N, state_size) states after each step, for observations (T, N, obs_dim).
 
         Args:
-            ended: (T, N) 0 if the episode goes on; after any other value the state restarts at zero.
+            ended: (T, N) 0 if the episode continues; after any other value the state restarts at zero.
             state: (N, state_size) before the first step.
         """
         sent = self._sent(obs)
