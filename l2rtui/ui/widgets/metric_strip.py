@@ -150,8 +150,8 @@ def _about_learning(learning: LearningState | None, now: float, width: int) -> t
     since = f" for {age(now - learning.since)}" if learning.is_fault and learning.since else ""
     reason = "" if learning.reason in (LEARNS, LOADING) else sanitize(learning.reason)
     colon = ": " if reason else ""
-    word = Span(f"{status_text(learning.word, learning.level)}{since}{colon}", style_of_level(learning.level))
-    text = f"{'_' * len(word.text)}{reason}"
+    word = Span(f"{status_text(learning.word, learning.level)}{since}", style_of_level(learning.level))
+    text = f"{'_' * len(word.text)}{colon}{reason}"
     # A truncated sentence ends with an ellipsis.
     rows = textwrap.wrap(text, max(20, width - _LABEL - 4), max_lines=3, placeholder=" …") or [""]
     rest = [_field("", row) for row in rows[1:]]
@@ -335,8 +335,8 @@ def _figures(busy: float | None, used_bytes: float | None) -> str:
 
 
 def _heading(name: str, status: Status) -> Line:
-    glyph = Span(f" {GLYPHS[status.level]} ", style_of_level(status.level))
-    return glyph, Span(f"{sanitize(name)} ", TextStyle.STRONG), Span(sanitize(status.sentence))
+    glyph = Span(" "), Span(GLYPHS[status.level], style_of_level(status.level)), Span(" ")
+    return *glyph, Span(f"{sanitize(name)} ", TextStyle.STRONG), Span(sanitize(status.sentence))
 
 
 def _field(label: str, text: str) -> Line:

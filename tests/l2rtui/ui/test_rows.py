@@ -26,6 +26,7 @@ from l2rtui.ui.widgets.metric_strip import about_pod
 from l2rtui.ui.widgets.node_table import NodeTable, node_row
 from l2rtui.ui.widgets.report_tables import EventTable, event_row
 from l2rtui.ui.widgets.table_model import RowModel
+from tests.l2rtui.ui.test_widgets import stage
 
 POD = PodView("u", "r-w-0", "n", "me", "r", "w", Role.WORKER, devices=(DeviceUsage(0, 1),), phase=Phase.RUNNING)
 RUN = RunView("u", "r", "e", "me", sets=(SetView("learner", Role.LEARNER, 1), SetView("w", Role.WORKER, 1)))
@@ -316,3 +317,21 @@ def test_pods_of_the_user_in_other_namespaces_count_with_those_of_others():
     index.update(ClusterSnapshot({}, {pod.uid: pod for pod in (POD, elsewhere)}))
     assert index.pod_counts.mine == 1
     assert [pod for pod in index.pods if index.is_mine(pod)] == [POD]
+
+
+async def test_pods_have_no_column_that_says_the_same_in_every_row():
+    table = pod_table.PodTable()
+    others = [replace(POD, uid=f"w{number}", name=f"r-w-{number}", index=number) for number in range(2)]
+    learner = replace(POD, uid="l", name="r-learner-0", set_name="learner", role=Role.LEARNER)
+    calm = [replace(pod, restarts=0, exit_code=None) for pod in (learner, *others)]
+
+    def titles(pods):
+        table.set_rows([pod_table.pod_row(pod) for pod in pods])
+        table.fold()
+        return [table.model.columns[number].title for number, _ in table.model.visible_columns(400, 2)]
+
+    async with stage(table, size=(200, 12)):
+        assert titles(calm) == ["pod", "status", "role", "node", "slot", "age"]
+        assert {"restarts", "exit"} <= {*titles([*calm[:2], replace(calm[2], restarts=3, exit_code=137)])}
+        two_sets = titles([*calm, replace(others[0], uid="v", name="r-v-0", set_name="v")])
+        assert ("set" in two_sets, "role" in two_sets) == (True, False)
