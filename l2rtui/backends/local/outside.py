@@ -12,6 +12,7 @@ The Docker Engine is asked directly: each destroy pays for this, and the ``docke
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import re
 import socket
@@ -20,6 +21,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import psutil
 
@@ -34,6 +36,7 @@ from runtime.base.contract import ENV_RUN_ID
 _ENGINE_SECONDS = 10.0
 """A busy Engine takes seconds for an answer."""
 _MAX_ANSWER_BYTES = 8 << 20
+_LIVING = ("created", "running", "restarting", "paused")
 _MAX_CONTAINERS = 50
 """Number of containers whose variables are read; the newest come first."""
 _OF_OTHERS = ("l2rtui", "io.kubernetes.")
@@ -123,8 +126,10 @@ class _Engine:
         return cls(path) if path else None
 
     def living(self) -> Any:
-        """Return the living containers. Raises OSError, HTTPException or ValueError."""
-        return self._get("/containers/json")
+        """Return the containers that run or may start. Raises OSError, HTTPException or ValueError."""
+        # The process of a container runs some time before the Engine calls it running.
+        filters = urlencode({"all": "1", "filters": json.dumps({"status": _LIVING})})
+        return self._get(f"/containers/json?{filters}")
 
     def variables(self, identity: str) -> list[str] | None:
         """Return the environment of a container; None if it is gone. Raises as `living` does, and TypeError."""

@@ -170,3 +170,12 @@ async def test_a_container_is_ended_or_named(lab, mark, image, has_tags):
     else:
         assert [left.kind for left in receipt.possible if left.name.startswith(image)] == ["Container"]
         assert len(sleepers(mark)) == 1
+
+
+async def test_a_container_that_is_not_started_yet_is_removed(lab, mark, image):
+    tags = "-e L2R_LOCAL_RUN -e L2R_RUN_ID"
+    command = f"docker create --network none {tags} --name {image} {image} /usr/bin/sleep 1; exec sleep {mark}"
+    await escape(lab, command, mark)
+    receipt = await lab.destroy(grace_seconds=0.2)
+    assert_nothing_left(lab, receipt)
+    assert dict(receipt.counted)["container"] == 1
