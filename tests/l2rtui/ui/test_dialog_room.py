@@ -11,11 +11,11 @@ from textual.app import App
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.domain.preflight import Finding, Severity
+from l2rtui.tables.summaries import EXPERIMENTS
 from l2rtui.ui.dialogs.detail import DetailScreen
 from l2rtui.ui.dialogs.review import ReviewScreen
-from l2rtui.ui.overviews import experiments
 from l2rtui.ui.text import Span
-from l2rtui.ui.widgets.table_model import RowModel
+from l2rtui.ui.widgets.table_model import RowModel, columns_of
 
 SMALL = (80, 24)
 SPEC = Path(__file__).parents[3] / "manifests" / "cartpole-ppo.yaml"
@@ -177,7 +177,7 @@ async def test_the_question_of_place_mode_says_what_is_asked(desk):
 
 @pytest.mark.parametrize("width", range(20, 140))
 def test_an_interval_is_shown_with_both_of_its_ends(width):
-    model = RowModel(experiments.COLUMNS)
+    model = RowModel(columns_of(EXPERIMENTS))
     shown = {model.columns[number].key for number, _ in model.visible_columns(width, GAP)}
     assert len(shown & {"low", "high"}) != 1
 

@@ -470,6 +470,8 @@ async def test_search_goes_from_hit_to_hit_and_round():
         log.extend(lines(0, 200))
         await pilot.pause(0.2)
         log.find("LINE 5")
+        while "searching" in log.search_fact:
+            await pilot.pause()
         assert log.hits == 11
         await pilot.press("n")
         marked = [line for line in app.shown() if line.startswith("▸")]
@@ -481,6 +483,8 @@ async def test_search_goes_from_hit_to_hit_and_round():
         assert log.hits == 0
         assert log.search_fact == ""
         log.find("nowhere")
+        while "searching" in log.search_fact:
+            await pilot.pause()
         assert log.search_fact == "/nowhere, no match"
 
 
