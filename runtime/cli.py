@@ -285,7 +285,7 @@ def _run_role(options: argparse.Namespace, stop: Stop) -> int:
         from runtime.rl.roles import learner
 
         descriptors.raise_limit(has_reserve=True)
-        return learner.run(context, folder, stop, console, main, tried)
+        return learner.run(context, folder, stop, console, tried, main)
     if options.role == "worker":
         from runtime.rl.roles import worker
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -61,20 +61,6 @@ class ActorCritic(Algorithm):
             hidden = self.policy.hidden(obs)
             return *self.policy.judge(self.policy.last(hidden), action), self.value.last(hidden).squeeze(1)
         return *self.policy.evaluate(obs, action), self.value(obs).squeeze(1)
-
-    def _normalised(self, advantage: Tensor) -> Tensor:
-        """Normalise advantages (B,) to mean 0 and standard deviation 1 over the rows of all ranks.
-
-        0 for a single row, which has no deviation.
-        """
-        count = self.ranks * len(advantage)
-        variance, average = torch.var_mean(advantage, correction=0)
-        if self.ranks > 1:
-            # The variance over all rows is the mean of the ranks' variances plus the variance of their means.
-            variance, average, square = self.mean(torch.stack([variance, average, average.square()]))
-            variance = variance + (square - average.square()).clamp_(min=0.0)
-        deviation = (variance * (count / max(1, count - 1))).sqrt()
-        return (advantage - average) / (deviation + 1e-8)
 
     def _gradient(self, objective: Tensor, value_loss: Tensor) -> Tensor:
         """Return (policy size + value size,) gradient of the value's loss minus the objective."""
@@ -187,6 +173,22 @@ def backward_sums(terms: Tensor, decay: Tensor) -> Tensor:
     for row, factor, out in zip(*(reversed(part.unbind()) for part in (terms, decay, sums)), strict=True):
         following = torch.addcmul(row, factor, following, out=out)
     return sums
+
+
+def normalised(advantage: Tensor, mean: Callable[[Tensor], Tensor] | None = None, ranks: int = 1) -> Tensor:
+    """Normalise advantages (B,) to mean 0 and standard deviation 1; 0 for a single row, which has no deviation.
+
+    Args:
+        mean: Averages a tensor over the ranks, each of which has B rows; None normalises those of this process.
+    """
+    variance, average = torch.var_mean(advantage, correction=0)
+    count = len(advantage)
+    if mean is not None and ranks > 1:
+        # The variance over all rows is the mean of the ranks' variances plus the variance of their means.
+        variance, average, square = mean(torch.stack([variance, average, average.square()]))
+        variance, count = variance + (square - average.square()).clamp_(min=0.0), ranks * count
+    deviation = (variance * (count / max(1, count - 1))).sqrt()
+    return (advantage - average) / (deviation + 1e-8)
 
 
 def clipped_objective(log_prob: Tensor, unclipped: Tensor, clipped: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from runtime.rl.algos.actor_critic import (
     backward_sums,
     clipped_objective,
     following_values,
+    normalised,
     with_entropy,
     without_padding,
 )
@@ -125,7 +126,7 @@ class Impala(ActorCritic):
             return objective, -objective.detach()
         # `v_trace` has already weighted the advantage by min(rho_bar, ratio). The clipped objective multiplies by
         # the ratio itself, so that weight is divided out; 1e-6 keeps an impossible action finite.
-        advantage = self._normalised(advantage / ratio.clamp(1e-6, rho_bar))
+        advantage = normalised(advantage / ratio.clamp(1e-6, rho_bar), self.mean, self.ranks)
         unclipped, clipped = ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage
         return clipped_objective(log_prob, unclipped, clipped), -torch.minimum(unclipped, clipped).mean()
 

@@ -21,6 +21,7 @@ from runtime.rl.algos.actor_critic import (
     backward_sums,
     clipped_objective,
     following_values,
+    normalised,
     with_entropy,
     without_padding,
 )
@@ -126,7 +127,7 @@ class PPO(ActorCritic):
         config, (obs, action, log_prob_old, advantage, target) = self.config, columns
         self._refresh()
         # Normalised per minibatch and not per batch, as in OpenAI baselines.
-        raw_advantage, advantage = advantage, self._normalised(advantage)
+        raw_advantage, advantage = advantage, normalised(advantage, self.mean, self.ranks)
         log_prob, entropy, value = self._evaluate(obs, action)
         objective, stats = self._objective(log_prob, entropy, log_prob_old, advantage)
         square = value_error(value, target - raw_advantage, target, config.value_clip)

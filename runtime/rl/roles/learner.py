@@ -86,8 +86,8 @@ def run(
     folder: Path,
     stop: Stop,
     console: Console,
-    main: Callable[[Sequence[str]], int],
     tried: VectorEnv | None = None,
+    main: Callable[[Sequence[str]], int] | None = None,
 ) -> int:
     """Train until a limit in the settings is reached or `stop` is set; writes checkpoints and records to `folder`.
 
@@ -104,12 +104,12 @@ def run(
 
 
 def _run_ranks(
-    context: Context, folder: Path, stop: Stop, console: Console, main: Callable[[Sequence[str]], int]
+    context: Context, folder: Path, stop: Stop, console: Console, main: Callable[[Sequence[str]], int] | None
 ) -> int:
     # Imported here: torch's launcher costs a second, and a single learner does not need it.
     from runtime.rl.roles import ranks
 
-    if ranks.are_wanted(context):
+    if main is not None and ranks.are_wanted(context):
         return ranks.launch(context, main, ["learner"], stop, console)
     try:
         with ranks.joined(_device(context.settings)) as group:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from runtime.rl.algos.actor_critic import without_padding
+from runtime.rl.algos.actor_critic import normalised, without_padding
 from runtime.rl.algos.networks import joint_gradient
 from runtime.rl.algos.ppo import PPO, generalised_advantage, value_error
 from runtime.rl.algos.recurrent.actor_critic import RecurrentActorCritic
@@ -65,7 +65,9 @@ class RecurrentPPO(RecurrentActorCritic, PPO):
         log_prob, entropy, log_prob_old, advantage, target, value = without_padding(
             absent[0] if absent else None, log_prob, entropy, log_prob_old, advantage, target, value
         )
-        objective, stats = self._objective(log_prob, entropy, log_prob_old, self._normalised(advantage))
+        objective, stats = self._objective(
+            log_prob, entropy, log_prob_old, normalised(advantage, self.mean, self.ranks)
+        )
         square = value_error(value, target - advantage, target, config.value_clip)
 
         arenas = self.policy.arena, self.value.arena

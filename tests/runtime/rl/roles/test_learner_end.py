@@ -12,7 +12,6 @@ from runtime.base import contract
 from runtime.base.errors import NotFiniteError
 from runtime.base.metrics import Console
 from runtime.base.signals import Stop
-from runtime.cli import main
 from runtime.rl.checkpoints.learner_state import LearnerSnapshot
 from runtime.rl.roles import learner, metrics_log
 from runtime.rl.roles.launch_context import Context
@@ -46,5 +45,5 @@ def test_a_learner_that_fails_while_its_checkpoint_fails_too_ends_all_its_thread
     }
     context = Context.from_environment(environ, "learner")
     with pytest.raises(NotFiniteError, match="the checkpoint is not finite"):
-        learner.run(context, short_folder / "run", Stop(), FailingConsole(), main)
+        learner.run(context, short_folder / "run", Stop(), FailingConsole())
     assert not {"exchange", "status", "checkpoint"} & {thread.name for thread in threading.enumerate()}
