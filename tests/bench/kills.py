@@ -102,7 +102,11 @@ class Training:
         self.spec.write_text(text.format(name=name))
 
     def has_gone_on(self, since: float) -> bool:
-        steps = [record["learned_env_steps"] for record in self._records(self._data) if record["time"] > since]
+        return self._are_newer(self._records(self._data), since)
+
+    @staticmethod
+    def _are_newer(records: list[dict[str, Any]], since: float) -> bool:
+        steps = [record["learned_env_steps"] for record in records if record["time"] > since]
         return len(steps) > 1 and steps[-1] > steps[-2]
 
     def check_accounts(self, results: Path) -> int:
@@ -127,15 +131,20 @@ class Training:
     def _data(self) -> Path:
         return self._world.runs / self.name / "data"
 
+    def _records(self, folder: Path) -> list[dict[str, Any]]:
+        try:
+            return self._read((folder / "metrics.jsonl").read_bytes())
+        except OSError:
+            return []
+
     @staticmethod
-    def _records(folder: Path) -> list[dict[str, Any]]:
+    def _read(text: bytes) -> list[dict[str, Any]]:
         records = []
-        with contextlib.suppress(OSError):
-            for line in (folder / "metrics.jsonl").read_bytes().splitlines():
-                with contextlib.suppress(ValueError):  # cut by a full disk or a kill
-                    record = json.loads(line)
-                    if record.get("l2r") == "learner" and "learned_env_steps" in record:
-                        records.append(record)
+        for line in text.splitlines():
+            with contextlib.suppress(ValueError):  # cut by a full disk or a kill
+                record = json.loads(line)
+                if isinstance(record, dict) and record.get("l2r") == "learner" and "learned_env_steps" in record:
+                    records.append(record)
         return records
 
 

@@ -55,6 +55,17 @@ class PodTraining(Training):
 
     def __init__(self, name: str, world: World) -> None:
         super().__init__(name, world, TRAIN)
+        assert isinstance(world, Cluster)
+        self._namespace = world.namespace
+
+    def has_gone_on(self, since: float) -> bool:
+        # A learner whose volume is full goes on; its records are in its log.
+        return super().has_gone_on(since) or self._are_newer(self._logged(), since)
+
+    def _logged(self) -> list[dict[str, Any]]:
+        selector = f"l2rtui.io/run={self.name},l2rtui.io/role=learner"
+        text = kubectl("-n", self._namespace, "logs", "-l", selector, "--tail=40", check=False)
+        return self._read(text.encode())
 
 
 class PodPrinting(Printing):
