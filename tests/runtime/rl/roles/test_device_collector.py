@@ -304,6 +304,7 @@ def test_defaults_are_large_rollouts_in_few_minibatches():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_ppo_learns_to_balance_and_to_race_on_the_device():
     pole, cars = {"environment": "CartPole-v1", "num_envs": 32}, {"num_envs": 128}
     goals = [(pole, {"epochs": 8}, 30, "mean_return", 150), (cars, {"epochs": 6}, 40, "mean_progress", 100)]
