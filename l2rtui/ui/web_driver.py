@@ -19,6 +19,6 @@ class WebDriver(web_driver.WebDriver):
             # has the focus must be handled after that event, so it uses the same queue.
             app.call_later(app.post_message, events.AppFocus())
         elif packet_type == "repaint":
-            app.call_later(app.run_action, "repaint")
+            app.call_later(app.run_action, "redraw")
         else:
             super().on_meta(packet_type, payload)
