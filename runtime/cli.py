@@ -174,10 +174,9 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--ended", metavar="REASON", default="", help="how the learner ended, once for each rule")
     alert.add_argument("--limit", action="store_true", help="with --ended: a limit has ended it")
     alert.set_defaults(start=_alert)
-    roles.add_parser("inference").set_defaults(
-        start=_infer
-    )  # only for the learner's own use, so without a line of help
-    track = roles.add_parser("track")  # likewise
+    # Only for the learner's own use, so both are without a line of help.
+    roles.add_parser("inference").set_defaults(start=_infer)
+    track = roles.add_parser("track")
     track.add_argument("folder")
     track.set_defaults(start=_track)
     roles.choices["simulator"].set_defaults(start=_simulate)

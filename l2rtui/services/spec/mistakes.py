@@ -116,9 +116,14 @@ def _keys(text: str) -> Keys:
     return tuple(keys)
 
 
+def _forms() -> dict[str, Any]:
+    """Return the form of each kind of spec."""
+    return {str(form.__struct_config__.tag): form for form in get_args(schema.SpecForm)}
+
+
 def _form_of(keys: Keys, data: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Return the form that a field is in, and the forms of the parts of a spec."""
-    forms: dict[Any, Any] = {form.__struct_config__.tag: form for form in get_args(schema.SpecForm)}
+    forms = _forms()
     # A wrong or missing kind still gets hints for the most common one.
     kind = data.get("kind")
     form: Any = forms.get(kind, schema.LearnerWorkersForm) if isinstance(kind, str) else schema.LearnerWorkersForm
@@ -186,7 +191,7 @@ def _nearest(keys: Keys, data: Mapping[str, Any], of_part: Any) -> str:
 
 def _sets_of_kind(name: str, data: Mapping[str, Any]) -> str:
     """Return a hint with the sets of a spec's kind; empty if the field is a set of no kind."""
-    forms = {str(form.__struct_config__.tag): form for form in get_args(schema.SpecForm)}
+    forms = _forms()
     kind = str(data.get("kind"))
     similar = difflib.get_close_matches(name, (*_SETS, "sets", "pods"), 1, 0.8)
     if kind not in forms or not similar or similar[0] in forms[kind].__struct_fields__:

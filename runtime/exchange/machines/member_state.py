@@ -161,6 +161,11 @@ class Member:
             self.rated = now, self.env_steps
 
     @property
+    def pause_seconds(self) -> float:
+        """Time by which its pings may be further apart than in a run with few workers."""
+        return self.ping_seconds - PING_SECONDS
+
+    @property
     def has_acted(self) -> bool:
         """True once the peer has said with which policy it acts."""
         return self.pinged_steps is not None or self.env_steps > 0

@@ -378,7 +378,7 @@ class Membership:
                 self._watch_lease(member)
                 continue
             yield from self._drop_member(member)
-            pause = member.ping_seconds - PING_SECONDS
+            pause = member.pause_seconds
             reason = f"its steps stood still for {terms.hang_seconds + pause:.3g} s"
             if now - member.heard > terms.lease_seconds + pause:
                 reason = f"it said nothing for {terms.lease_seconds + pause:.3g} s"
@@ -388,7 +388,7 @@ class Membership:
         heapq.heappush(self._leases, (self._lease_end(member), next(self._serials), member))
 
     def _lease_end(self, member: Member) -> float:
-        pause = member.ping_seconds - PING_SECONDS
+        pause = member.pause_seconds
         silent = member.heard + self.terms.lease_seconds + pause
         return min(silent, member.moved + self.terms.hang_seconds + pause) if member.is_worker else silent
 
