@@ -186,6 +186,8 @@ class Obstacle:
 
 
 _MAX_NAMES: Final = 3
+NO_NODE_HAS: Final = "no node has"
+"""Words of a conflict that no waiting resolves: a device that is nowhere."""
 _BLOCKING: Final = ("NoSchedule", "NoExecute")
 _CONDITIONS: Final = "node.kubernetes.io/"
 """Prefix of Kubernetes' own taints, which only repeat that a node is not ready or is cordoned."""
@@ -672,6 +674,9 @@ def _no_room(
     if by_count := [name for name in nodes if counts.is_counted(worker_set, name)]:
         sentence = f"{run.name}/{worker_set.name}: {missing} of {amount} {'lacks' if missing == 1 else 'lack'}"
         return f"{sentence} {_lacking_units(worker_set, by_count, closed, counts)}{where}{left_out}"
+    if worker_set.pod.device and not any(slot.resource == worker_set.pod.device for slot in ledger.slots.values()):
+        other = _other_devices(ledger.slots.values(), worker_set.pod.device)
+        return f"{run.name}/{worker_set.name}: {NO_NODE_HAS} {worker_set.pod.device}{other}{left_out}"
     size = f" of {worker_set.slots} slots on one device" if worker_set.slots > 1 else ""
     number = worker_set.whole_gpus
     size = f" of {number} whole GPUs of one node" if number > 1 else " of a whole device" if number else size
@@ -780,4 +785,4 @@ def _left_out(closed: Mapping[str, Obstacle], pins: Sequence[Pin]) -> str:
 def _other_devices(slots: Iterable[Slot], device: str) -> str:
     """Return a clause on free devices of other plugins: a set gets such a device only by its name."""
     free = {slot.resource for slot in slots if slot.resource and slot.state is SlotState.FREE} - {device}
-    return f"; pod.device asks for {' or '.join(sorted(free))}" if free else ""
+    return f"; set pod.device for {' or '.join(sorted(free))}" if free else ""

@@ -15,15 +15,15 @@ from typing import Any, Final
 import yaml
 
 from l2rtui import bounded_yaml
-from l2rtui.backends.kubernetes.manifests import import_yaml
+from l2rtui.backends.kubernetes.manifests import import_kinds, import_yaml
 from l2rtui.backends.kubernetes.manifests.import_fields import items
 from l2rtui.domain.preflight import Finding, Severity
-from l2rtui.domain.secret import find_secrets
+from l2rtui.domain.secret import SpecPath, find_secrets
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import SpecError
 from l2rtui.services.spec import import_operators
 from l2rtui.services.spec.decode import check_image
-from l2rtui.services.spec.yaml_lines import MAX_VALUES
+from l2rtui.services.spec.yaml_lines import MAX_VALUES, TEMPLATE_HINT
 
 _MARK = "l2r-placeholder-{}-"
 _MARKED = re.compile(r"l2r-placeholder-(\d{1,7})-")
@@ -36,10 +36,6 @@ _ENCODINGS: Final = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
-)
-
-_TEMPLATE_HINT: Final = (
-    "It looks like a template. Render it first, for example `helm template CHART | l2rtui plan -f -`."
 )
 
 Converted = tuple[dict[str, Any], tuple[Finding, ...]]
@@ -89,6 +85,9 @@ def load_objects(
     _refuse_unused(path, values, {*names, *variables})
     # A plan fills in the rest later, when slots and seeds are known; a spec file has no placeholders.
     is_operators = any(import_operators.is_operator_job(document) for document in documents)
+    if not is_operators:
+        for _ in import_kinds.objects(documents, path):
+            pass  # a kind that no run has is refused before values are asked for
     unfilled = import_yaml.placeholders(documents) - set(() if is_operators else import_yaml.KNOWN)
     unfilled |= {name_left for name_left, needed in variables.items() if needed and name_left not in values}
     if unfilled:
@@ -98,7 +97,7 @@ def load_objects(
         _set_everywhere(document, values)
         for keys, what in find_secrets(document):
             raise SpecError(
-                f"{path}: {'.'.join(map(str, keys))} looks like {what}, and specs are no place for it.",
+                f"{path}: {_place_in(document, keys)} looks like {what}, and specs are no place for it.",
                 "Keep it with `l2rtui secret create`, and refer to that: valueFrom: {secretKeyRef: ...}.",
             )
         _check_images(document, path)
@@ -126,7 +125,7 @@ def _documents(raw: bytes, path: str, names: list[str]) -> list[Any]:
         return _parsed(_decoded(raw, path), names)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        hint = _TEMPLATE_HINT if b"{{" in raw else ""
+        hint = TEMPLATE_HINT if b"{{" in raw else ""
         raise SpecError(f"{path}:{line}: not YAML: {error.problem}.", hint) from None
     except yaml.YAMLError as error:
         raise SpecError(f"{path}: not YAML: {error}.") from None
@@ -244,6 +243,16 @@ def _check_images(document: Any, path: str) -> None:
         # A container has both; placeholders of a plan stay until the slots are known.
         if isinstance(image, str) and image and "name" in container and not import_yaml.placeholders(image):
             check_image(f"{path}: container {container['name']}", image)
+
+
+def _place_in(document: Any, keys: SpecPath) -> str:
+    """Return the path of a value, with the names of entries where they have one: ``env.HF_TOKEN.value``."""
+    words = []
+    for key in keys:
+        document = document[key]
+        has_name = isinstance(key, int) and isinstance(document, dict) and isinstance(document.get("name"), str)
+        words.append(document["name"] if has_name else str(key))
+    return ".".join(words)
 
 
 def _set_everywhere(document: Any, values: dict[str, str]) -> None:

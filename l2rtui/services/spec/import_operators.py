@@ -114,7 +114,7 @@ def spec_of(documents: Sequence[Any], path: str, name: str = "") -> tuple[dict[s
         reading.report(f"left out, since the API server sets them: {', '.join(gone)}")
     for item in rendezvous:
         what = f"{item['kind']} {mapping(item, 'metadata').get('name') or 'etcd'}"
-        reading.report(f"{what} is left out, since the run has a rendezvous of its own: {named(item)}")
+        reading.report(f"{what} is left out, since the run has a rendezvous of its own")
     name = (
         name
         or re.sub(r"[^a-z0-9]+", "-", str(reading.meta.pop("name", reading.kind)).lower()).strip("-")[:MAX_NAME]
@@ -174,7 +174,7 @@ def _pytorch_job(reading: _Reading) -> dict[str, Any]:
     low, high = policy.pop("minReplicas", None), policy.pop("maxReplicas", None)
     processes = policy.pop("nProcPerNode", processes)
     backend = policy.pop("rdzvBackend", None)
-    if backend is not None:
+    if backend not in (None, "c10d"):
         reading.report(f"elasticPolicy.rdzvBackend: {backend} is not used: the run's rendezvous is c10d")
     reading.left_out(policy, "spec.elasticPolicy")
     reading.left_out(spec, "spec")

@@ -56,6 +56,9 @@ class Locations:
         self.by_keys[keys] = flag
 
 
+TEMPLATE_HINT: Final = (
+    "It looks like a template. Render it first, for example `helm template CHART | l2rtui plan -f -`."
+)
 EXAMPLES_HINT: Final = "`l2rtui launch -t cartpole-ppo` takes an example, `l2rtui new NAME` writes a spec."
 
 
@@ -118,7 +121,9 @@ def parse_yaml(raw: bytes, path: str) -> tuple[Any, Locations]:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise SpecError(f"{path}:{line}: not YAML: {error.problem}.") from None
+        raise SpecError(
+            f"{path}:{line}: not YAML: {error.problem}.", TEMPLATE_HINT if b"{{" in raw else ""
+        ) from None
     except yaml.reader.ReaderError as error:
         sentence = f"{path}: not YAML: what stands at byte {error.position} is no text in UTF-8."
         raise SpecError(sentence, EXAMPLES_HINT) from None

@@ -481,14 +481,15 @@ def test_a_set_is_never_placed_on_a_device_of_another_resource(asked):
     others = build_ledger([Node("n", cards)], [])
     placement = place([run("r", of_plugin(1, asked))], others)
     assert placement.seats == ()
-    assert "1 of 1 replica" in placement.conflicts[0]
+    fault = "no node has intel.com/gpu; set pod.device for amd.com/gpu" if asked else "1 of 1 replica"
+    assert fault in placement.conflicts[0]
     mixed = build_ledger([Node("n", (*cards, Gpu("n", 2, slots=1, resource="intel.com/gpu")))], [])
     assert slots_of(place([run("r", of_plugin(1, "intel.com/gpu"))], mixed)) == ["n/2.0"]
 
 
 def test_a_set_that_finds_no_gpu_is_told_of_other_devices():
     placement = place([run("r", workers(3))], plugin_ledger())
-    told = "(2 of 2 slots are free for the whole plan; pod.device asks for amd.com/gpu)"
+    told = "(2 of 2 slots are free for the whole plan; set pod.device for amd.com/gpu)"
     assert placement.conflicts[0].endswith(told)
     lacking = place([run("r", of_plugin(3))], plugin_ledger()).conflicts[0]
     assert "1 of 3 replicas of a whole device does not fit (2 of 2 amd.com/gpu slots" in lacking

@@ -163,7 +163,7 @@ def test_an_etcd_beside_an_elastic_job_gives_way_to_the_rendezvous_of_the_run(lo
     request = load(f"{ETCD}{ELASTIC}")
     assert [part.name for part in request.spec.sets] == [part.name for part in load(ELASTIC).spec.sets]
     said = " ".join(note.sentence for note in request.notes)
-    for what in ("Service etcd-service is left out", "Pod etcd is left out", "quay.io/coreos/etcd:latest"):
+    for what in ("Service etcd-service is left out", "Pod etcd is left out"):
         assert what in said
     for other in (
         ETCD.replace("app: etcd}}\nspec", "app: web}}\nspec"),
@@ -356,10 +356,23 @@ def test_variables_of_a_shell_where_no_shell_runs_need_a_value(load):
         load(JOB, "GPUS=2", "PODS=3", "REGISTRY=r/", "OTHER=1")
 
 
-def test_a_template_is_called_one(load):
+@pytest.mark.parametrize(
+    "text", [PLAIN.replace("name: p", "name: {{ .Release.Name }}-p"), "{{$a := .b}}\n\nsteps:\n  kind: Job\n"]
+)
+def test_a_template_is_called_one(load, text):
     with pytest.raises(SpecError, match="not YAML") as refused:
-        load(PLAIN.replace("name: p", "name: {{ .Release.Name }}-p"))
+        load(text)
     assert "helm template" in refused.value.hint
+
+
+def test_a_kind_of_others_is_refused_before_values_are_asked_for(load):
+    with pytest.raises(SpecError, match="is a Workflow, which cannot be a part of a run"):
+        load("apiVersion: argoproj.io/v1alpha1\nkind: Workflow\nspec: {template: 'run ${MPI_HOST}'}\n")
+
+
+def test_a_secret_in_the_variables_of_a_container_is_named_by_its_variable(load):
+    with pytest.raises(SpecError, match=r"containers\.c\.env\.HF_TOKEN\.value looks like"):
+        load(PLAIN.replace("image: i", "image: i, env: [{name: HF_TOKEN, value: PLACEHOLDER_1}]"))
 
 
 @pytest.mark.parametrize("amount", ["two", "1.5", "-1", "500m"])
