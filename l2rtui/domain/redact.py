@@ -45,7 +45,7 @@ def redact(text: str) -> str:
     text = _SCHEME.sub(rf"\1 {HIDDEN_TEXT}", text)
     text = _EKS_TOKEN.sub(HIDDEN_TEXT, text)
     for pattern, _ in SECRET_FORMS:
-        text = pattern.sub(HIDDEN_TEXT, text)
+        text = re.sub(pattern, HIDDEN_TEXT, text)
     return text
 
 

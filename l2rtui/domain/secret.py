@@ -72,21 +72,22 @@ class SecretView:
 SpecPath = tuple[str | int, ...]
 """Keys and indices from the root of a decoded file."""
 
-# Formats that are unmistakable: prefixes that the issuers publish for secret scanners.
+# Formats that are unmistakable: prefixes that the issuers publish for secret scanners. As texts, since few commands
+# need them, and compiling them costs each start some milliseconds.
 SECRET_FORMS: Final = (
-    (re.compile(r"(?<![A-Z0-9])(AKIA|ASIA)[A-Z2-7]{16}(?![A-Z0-9])"), "an AWS access key id"),
-    (re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----"), "a private key"),
-    (re.compile(r"(?<![A-Za-z0-9])gh[pousr]_[A-Za-z0-9]{36,}"), "a token of GitHub's"),
-    (re.compile(r"(?<![A-Za-z0-9])github_pat_[A-Za-z0-9_]{40,}"), "a token of GitHub's"),
-    (re.compile(r"(?<![A-Za-z0-9])hf_[A-Za-z0-9]{30,}"), "a token of Hugging Face's"),
-    (re.compile(r"(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{32,}"), "an API key"),
-    (re.compile(r"(?<![A-Za-z0-9])xox[abprs]-[A-Za-z0-9-]{20,}"), "a token of Slack's"),
-    (re.compile(r"(?<![A-Za-z0-9])glpat-[A-Za-z0-9_-]{20,}"), "a token of GitLab's"),
-    (re.compile(r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"), "a signed token"),
-    (re.compile(r"hooks\.slack\.com/(services|workflows)/\w{3,}"), "an address of a Slack webhook"),
-    (re.compile(r"://[^/\s:@{}$]+:[^/\s:@{}$]{3,}@"), "a password in an address"),
-    (re.compile(r"(?i)\b(password|passwd)\s*=\s*[^\s$&<{][^\s]{3,}"), "a password"),
-    (re.compile(r"(?i)(secret|token|[_-]key)\s*=\s*(?=[^\s]*[0-9])[A-Za-z0-9_+/=.-]{16,}"), "a key"),
+    (r"(?<![A-Z0-9])(AKIA|ASIA)[A-Z2-7]{16}(?![A-Z0-9])", "an AWS access key id"),
+    (r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----", "a private key"),
+    (r"(?<![A-Za-z0-9])gh[pousr]_[A-Za-z0-9]{36,}", "a token of GitHub's"),
+    (r"(?<![A-Za-z0-9])github_pat_[A-Za-z0-9_]{40,}", "a token of GitHub's"),
+    (r"(?<![A-Za-z0-9])hf_[A-Za-z0-9]{30,}", "a token of Hugging Face's"),
+    (r"(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{32,}", "an API key"),
+    (r"(?<![A-Za-z0-9])xox[abprs]-[A-Za-z0-9-]{20,}", "a token of Slack's"),
+    (r"(?<![A-Za-z0-9])glpat-[A-Za-z0-9_-]{20,}", "a token of GitLab's"),
+    (r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}", "a signed token"),
+    (r"hooks\.slack\.com/(services|workflows)/\w{3,}", "an address of a Slack webhook"),
+    (r"://[^/\s:@{}$]+:[^/\s:@{}$]{3,}@", "a password in an address"),
+    (r"(?i)\b(password|passwd)\s*=\s*[^\s$&<{][^\s]{3,}", "a password"),
+    (r"(?i)(secret|token|[_-]key)\s*=\s*(?=[^\s]*[0-9])[A-Za-z0-9_+/=.-]{16,}", "a key"),
 )
 # The formats below are ambiguous: 40 characters may be an AWS secret key or a git revision. They count only under a
 # name that suggests a secret.
@@ -138,7 +139,7 @@ def _check_value(value: Any, path: SpecPath, label: str) -> Iterator[tuple[SpecP
 
 def _kind_of(text: str, label: str) -> str:
     for pattern, what in SECRET_FORMS:
-        if pattern.search(text):
+        if re.search(pattern, text):
             return what
     if not _SECRET_NAMES.search(label) or _HARMLESS.search(label) or _REFERENCE.fullmatch(text):
         return ""

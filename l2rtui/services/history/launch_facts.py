@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 import time
@@ -157,5 +158,5 @@ def _redacted_text(text: str) -> str:
         return redact_long(text)
     # A program: `token = tokenizer(line)` is not a secret, and a program with gaps could never be launched again.
     for pattern, _ in SECRET_FORMS:
-        text = pattern.sub(HIDDEN_TEXT, text)
+        text = re.sub(pattern, HIDDEN_TEXT, text)
     return text
