@@ -28,7 +28,7 @@ from l2rtui.backends.kubernetes.api.errors import RequestInfo, response_error
 from l2rtui.backends.kubernetes.api.exec_credentials import ExecSource
 from l2rtui.backends.kubernetes.api.kubeconfig import ExecPlugin, Oidc
 from l2rtui.backends.kubernetes.api.structs import ObjectMeta
-from l2rtui.backends.kubernetes.state import node_devices, replica_index
+from l2rtui.backends.kubernetes.state import node_devices, views
 from l2rtui.backends.local import outside
 from l2rtui.backends.local.paths import StateFolder
 from l2rtui.backends.local.supervision import event_log, supervised_pod
@@ -45,7 +45,7 @@ from l2rtui.services import filters, journal, simulators
 from l2rtui.services.history.store import HistoryStore
 from l2rtui.services.owners import looks
 from l2rtui.services.spec import import_kubernetes
-from l2rtui.ui.state import screen_state
+from l2rtui.ui.home import pane_sizes
 from l2rtui.ui.widgets import log_ring
 from l2rtui.ui.widgets.record_table import RecordTable
 from runtime.base import addresses, bounded_json, docker_client, docker_endpoint
@@ -53,7 +53,7 @@ from runtime.base.checkpoint_manifest import encode_manifest
 from runtime.base.docker_endpoint import EngineError
 from runtime.base.errors import SetupError
 from runtime.jobs.elastic.etcd import EtcdValues
-from runtime.jobs.parameter_server.settings import PsSettings
+from runtime.jobs.parameter_server.rank_context import PsSettings
 from runtime.jobs.steps.markers import StepMarkers
 from runtime.jobs.supervise.supervisor import PodSupervisor
 from runtime.rl.checkpoints import counters
@@ -221,7 +221,7 @@ def _read_map(data: bytes) -> None:
     run_object.planned_places(document)
     destroy.results_location(text)
     meta = ObjectMeta(annotations={labels.SEATS: text, labels.HAMI_NODE: text})
-    replica_index.read_planned_replicas(meta)
+    views.read_planned_replicas(meta)
     list(node_devices._uuids(meta))
     learner = SetSpec("learner", Role.LEARNER, ("l2r-runtime", "learner"))
     settings_findings(RunSpec(Kind.LEARNER_WORKERS, "r", "r", (learner,), train=text))
@@ -324,7 +324,7 @@ ANSWERS = (
         _read_settings,
         (L2RError,),
     ),
-    Target("screen state", _texts({"theme": "x"}), _in_state("screen.json", screen_state.read_screen_state)),
+    Target("screen state", _texts({"theme": "x"}), _in_state("screen.json", pane_sizes.read_screen_state)),
     Target("saved filters", _texts({"a": "pods x"}), _in_state("filters.json", filters.saved_filters)),
     Target("looks at GPUs", _texts({"p": {"time": 1.0, "spans": []}}), _in_state("gpu-idle.json", looks._read)),
     Target(

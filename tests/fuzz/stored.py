@@ -31,7 +31,7 @@ from l2rtui.domain.sweeps.trial import Trial
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from l2rtui.errors import L2RError
 from l2rtui.services.curves import curve_record
-from l2rtui.services.history import travelling
+from l2rtui.services.history import place as travelling
 from l2rtui.services.history.launch_facts import hidden_fields
 from runtime.base import alert_rules, limits
 from runtime.base.bounded_json import UndecodableError

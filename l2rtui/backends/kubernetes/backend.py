@@ -255,7 +255,7 @@ class KubernetesBackend:
     async def attach(self, pod: PodView) -> AsyncIterator[AttachedProcess]:
         """Attach to the standard streams of a container's own process."""
         from l2rtui.backends.kubernetes.state.own_reports import pod_of
-        from l2rtui.backends.kubernetes.streams.attach import attached
+        from l2rtui.backends.kubernetes.streams.exec import attached
 
         async with attached(await self.api(), pod_of(pod)) as process:
             yield process

@@ -178,7 +178,7 @@ class _ExperimentLister(_Lister):
         documents = self.selection.choose(snapshot, every)
         if self.session.out.form == "name" and not self.session.args.filter:
             return documents
-        from l2rtui.services.experiments.summaries import experiments
+        from l2rtui.services.sweeps.results import experiments
 
         names = {document["experiment"] for document in documents}
         runs = [run for run in snapshot.runs.values() if run.experiment in names]

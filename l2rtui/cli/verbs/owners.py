@@ -19,7 +19,7 @@ from l2rtui.domain.reservations import rules
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, L2RError, UsageError
 from l2rtui.services.owners import looks
-from l2rtui.services.owners.gpu_hours import gpu_hours
+from l2rtui.services.owners.looks import gpu_hours
 from l2rtui.services.reservations import changes
 from l2rtui.tables.column import Document
 from l2rtui.tables.summaries import OWNERS, OwnerRow

@@ -22,7 +22,7 @@ from l2rtui.errors import L2RError
 from l2rtui.services import journal, launcher
 from l2rtui.services.curves import seed_curve
 from l2rtui.services.history.endings import curve_columns, outcome_of
-from l2rtui.services.sweeps import asha
+from l2rtui.services.sweeps import registration
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class SweepHalving:
         reports = (*watch.reports, *next_reports(watch, points, ended))
         stopped = watch.stopped
         if len(reports) > len(watch.reports):
-            stopped = tuple(sorted(await asyncio.to_thread(asha.pruned_trials, watch.halving, reports)))
+            stopped = tuple(sorted(await asyncio.to_thread(registration.pruned_trials, watch.halving, reports)))
             # On the disk before anything is destroyed: a successor completes it.
             await self._put(replace(watch, reports=reports, stopped=stopped))
         uids = watch.runs_of(stopped)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from l2rtui.backends.base import Backend
+from l2rtui.domain.experiments.summary import ExperimentSummary, seed_result, summarize
 from l2rtui.domain.experiments.trial_results import TrialResult, TrialRun, trial_results
 from l2rtui.domain.history.record import HistoryEntry, RunOutcome
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
@@ -17,6 +18,7 @@ from l2rtui.services.curves import seed_curve
 from l2rtui.services.history.endings import final_figures
 from l2rtui.services.history.launch_facts import spec_of
 from l2rtui.services.history.store import HistoryFilter, HistoryStore
+from l2rtui.services.learning import LearningReader
 
 _AT_ONCE: Final = 8
 _QUEUED: Final = "queued"
@@ -99,3 +101,17 @@ async def _present_run(backend: Backend, snapshot: ClusterSnapshot, view: RunVie
     curve = (await seed_curve(backend, snapshot, view)).curve
     env_steps, best, final = final_figures(curve)
     return TrialRun(view.name, trial, view.seed, str(RunOutcome.RUNNING), final, best, env_steps)
+
+
+async def experiments(
+    reader: LearningReader, snapshot: ClusterSnapshot, runs: Sequence[RunView], now: float
+) -> tuple[ExperimentSummary, ...]:
+    """Return one summary for each experiment of these runs; a log that cannot be read is not an error.
+
+    Args:
+        reader: A reader that also reads the logs of ended learners: their last return is the result.
+        now: Seconds since the epoch.
+    """
+    learning = await reader.look(snapshot, runs, now)
+    results = [seed_result(run, learning[run.uid].state, learning[run.uid].metrics) for run in runs]
+    return summarize(results)

@@ -58,7 +58,7 @@ class OwnersScreen(Overview):
 
 
 def _gpu_hours(snapshot: ClusterSnapshot, backend: str, now: float) -> Mapping[str, float]:
-    from l2rtui.services.owners.gpu_hours import gpu_hours
+    from l2rtui.services.owners.looks import gpu_hours
 
     try:
         return gpu_hours(snapshot, backend, now)

@@ -7,11 +7,13 @@ itself there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from runtime.base.errors import FailedError, first_line
 from runtime.base.gpu_meter import GpuMeter
 
 
@@ -76,3 +78,20 @@ def _uuids(properties: Any) -> tuple[str, ...]:
     uuid = getattr(properties, "uuid", None)
     # CUDA returns only the bytes; NVML's prefix says whether it is a GPU or a MIG instance.
     return () if uuid is None else (f"GPU-{uuid}", f"MIG-{uuid}")
+
+
+@contextmanager
+def device_failures() -> Iterator[None]:
+    """Raise FailedError for device errors in the block; other errors pass."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise FailedError(
+            f"the device has too little memory: {first_line(error)}; lower the batch, hidden, convolutions or "
+            "replay_capacity, set replay_device to host, or place fewer processes on this GPU"
+        ) from error
+    # A later call reports a kernel's error, and every call after it fails: only a new process helps.
+    except torch.AcceleratorError as error:
+        raise FailedError(
+            f"the device failed: {first_line(error)}; a restart continues from the newest checkpoint"
+        ) from error

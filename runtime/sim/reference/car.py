@@ -10,7 +10,7 @@ import numpy as np
 
 from runtime.sim.reference.sensors import ParameterError
 from runtime.sim.wire import protocol
-from runtime.tracks.geo import LocalFrame
+from runtime.tracks.maps import LocalFrame
 from runtime.tracks.vehicle import GRAVITY, Vehicle, VehicleParams, VehicleState
 
 WHEEL_RADIUS: Final = 0.33

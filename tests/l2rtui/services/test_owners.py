@@ -13,7 +13,7 @@ from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import Phase
 from l2rtui.services.history.store import HistoryStore
 from l2rtui.services.owners import looks
-from l2rtui.services.owners.gpu_hours import DAYS, gpu_hours
+from l2rtui.services.owners.looks import DAYS, gpu_hours
 
 NOW = 10_000_000.0
 NODE = Node("n", (Gpu("n", 0, slots=4),), cpu=Gpu("n", CPU, "", "CPU", is_cpu=True), gpu_use=(GpuUse(0, 1.0),))

@@ -21,8 +21,7 @@ from runtime.sim.reference.render import Camera, mount_of, paint
 from runtime.sim.wire import protocol
 from runtime.sim.wire.errors import SimulatorSpecError
 from runtime.sim.wire.udp_io import ActionBounds, _tagged, untagged
-from runtime.tracks.geo import LocalFrame
-from runtime.tracks.maps import MapError, from_json, load_map, own_map, plain_name, short_name
+from runtime.tracks.maps import LocalFrame, MapError, from_json, load_map, own_map, plain_name, short_name
 from runtime.tracks.track import COURSES, make_track
 
 # --- the wire -------------------------------------------------------------------------------------------

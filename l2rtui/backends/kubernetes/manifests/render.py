@@ -19,7 +19,7 @@ import msgspec
 
 from l2rtui.backends.common.watch_env import backstop_seconds
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.manifests import dns_names, gang, gpu_binding, import_services, programs
+from l2rtui.backends.kubernetes.manifests import gang, gpu_binding, import_services, podspec, programs
 from l2rtui.backends.kubernetes.manifests.pod_parts import new_object
 from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts, imported_controller, pod_template
 from l2rtui.domain.containers import Binding
@@ -263,7 +263,7 @@ def _secret(run: RunPlan, token: str) -> dict[str, Any]:
 
 def _services(run: RunPlan) -> list[dict[str, Any]]:
     """Return the learner's Service, the stable replicas' Service, and Services that were imported with the run."""
-    services = dns_names.service(run)
+    services = podspec.service(run)
     learners = (item for item in run.spec.sets if item.role is Role.LEARNER and not item.template)
     learner = next(learners, None)
     if learner is not None:

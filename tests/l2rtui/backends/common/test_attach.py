@@ -27,7 +27,7 @@ from l2rtui.backends.base import AttachedProcess
 from l2rtui.backends.docker.attach import attached as attached_docker
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.backends.kubernetes.api import websocket
-from l2rtui.backends.kubernetes.streams.attach import attached as attached_kubernetes
+from l2rtui.backends.kubernetes.streams.exec import attached as attached_kubernetes
 from l2rtui.backends.local.backend import LocalBackend
 from l2rtui.cloud.docker_engine import DockerEngine
 from l2rtui.config import Settings

@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from runtime.base.errors import SetupError
-from runtime.rl.device.arrays import torch_arrays
 from runtime.rl.envs.registry import make_device_env, make_vector_env
-from runtime.rl.roles.device_collector import DeviceCollector
+from runtime.rl.roles.device_collector import DeviceCollector, torch_arrays
 from runtime.rl.roles.settings_check import check_settings
 from tests.runtime.rl.device.test_capturable import CaptureRules
 from tests.runtime.rl.roles.test_device_collector import collector_of, copied, settings_of
