@@ -523,7 +523,7 @@ class L2RApp(KeyQueueApp):
     async def _reload(self) -> None:
         if self._opener is None:
             raise BackendError("A replay has the settings with which it was started.")
-        from l2rtui.ui.state.settings_reload import reloaded
+        from l2rtui.ui.state.app_context import reloaded
 
         before = self.ctx.settings
         read = self._opener.settings_for

@@ -22,13 +22,13 @@ from l2rtui.backends.local import destroy as destruction
 from l2rtui.backends.local import launch, preflight, process_scan, run_folders, state_files, views
 from l2rtui.backends.local.environment import clean_environ, find_command, pod_environ
 from l2rtui.backends.local.inspector import LocalInspector
-from l2rtui.backends.local.kept_results import LocalResults
 from l2rtui.backends.local.logs import read_logs
 from l2rtui.backends.local.node_reader import NodeReader, NodeReading
 from l2rtui.backends.local.paths import RunFolder, StateFolder
-from l2rtui.backends.local.records import PodRecord, RunRecord, StopRequest
+from l2rtui.backends.local.run_folders import LocalResults
 from l2rtui.backends.local.run_store import RunScan, RunState, RunStore
 from l2rtui.backends.local.secrets import LocalSecrets
+from l2rtui.backends.local.state_files import PodRecord, RunRecord, StopRequest
 from l2rtui.backends.local.supervision import client
 from l2rtui.backends.local.volume_store import LocalVolumes
 from l2rtui.config import Settings, state_dir, user_name

@@ -11,11 +11,11 @@ from l2rtui.cli import json_output
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import listed, one_pod
 from l2rtui.domain.event import KubeEvent
-from l2rtui.domain.exchange.topology import topology, topology_lines
 from l2rtui.domain.node import Node
 from l2rtui.domain.quantity import counted, rfc3339, utc
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import Level
+from l2rtui.domain.topology import topology, topology_lines
 from l2rtui.errors import EXIT_DONE, BackendError, UsageError
 from l2rtui.services.learning import run_learning
 from l2rtui.services.port_forwards import PortForward, carry, open_forwards

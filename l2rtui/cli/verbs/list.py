@@ -16,7 +16,7 @@ from l2rtui.cli.session import Session
 from l2rtui.cli.targets import listed
 from l2rtui.config import state_dir
 from l2rtui.domain.node import natural_key
-from l2rtui.domain.selection.gpu_columns import about_gpu
+from l2rtui.domain.selection.filter_language import about_gpu
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND
 from l2rtui.tables.column import Document
@@ -178,7 +178,7 @@ class _ExperimentLister(_Lister):
         documents = self.selection.choose(snapshot, every)
         if self.session.out.form == "name" and not self.session.args.filter:
             return documents
-        from l2rtui.services.sweeps.results import experiments
+        from l2rtui.services.sweeps import experiments
 
         names = {document["experiment"] for document in documents}
         runs = [run for run in snapshot.runs.values() if run.experiment in names]

@@ -25,7 +25,7 @@ import msgspec
 
 from l2rtui.backends.base import Backend
 from l2rtui.config import user_name
-from l2rtui.domain.history.record import HistoryEntry, HistoryRecord, RunOutcome
+from l2rtui.domain.history import HistoryEntry, HistoryRecord, RunOutcome
 from l2rtui.errors import BackendError
 from l2rtui.services.history.contexts import context_of
 from l2rtui.services.history.store import HistoryFilter, HistoryStore

@@ -18,7 +18,7 @@ import msgspec
 from l2rtui.backends.base import Backend
 from l2rtui.backends.queue_store import QueueFile
 from l2rtui.backends.queued.keeper_process import ensure_keeper
-from l2rtui.domain.history.record import Ending, HistoryRecord, RunOutcome
+from l2rtui.domain.history import Ending, HistoryRecord, RunOutcome
 from l2rtui.errors import L2RError
 from l2rtui.services.history.contexts import owner_of, parts_of
 

@@ -12,8 +12,7 @@ from l2rtui.backends.base import Backend
 from l2rtui.domain.ledger import Ledger
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.quantity import age
-from l2rtui.domain.queue.admission import admit, fair_order, held_slots, occupied, released, vacated
-from l2rtui.domain.queue.tickets import Ticket, TicketState
+from l2rtui.domain.queue import Ticket, TicketState, admit, fair_order, held_slots, occupied, released, vacated
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import L2RError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from l2rtui.domain.snapshot import ClusterSnapshot, ContextHealth, PodView, RunView
     from l2rtui.services.curves import CurveStore
     from l2rtui.services.logs import ReadingTurns
-    from l2rtui.services.terminal.command_lines import Words
+    from l2rtui.services.terminal import Words
     from l2rtui.ui.state.absence_notice import AbsenceNotice
 
 Row = TypeVar("Row", "PodView", "RunView")
@@ -218,7 +218,7 @@ class AppContext:
         Args:
             row: Object of the commands; with several contexts and namespaces, those of the row are named.
         """
-        from l2rtui.services.terminal.command_lines import write  # the first frame does not need it
+        from l2rtui.services.terminal import write  # the first frame does not need it
 
         member = self.member_of(row) if row is not None else None
         return write(commands, self.start_flags(row), member.prefix if member is not None else "")
@@ -265,7 +265,7 @@ class AppContext:
         """Return a sentence whose command lines act on the app's context."""
         if "`l2rtui " not in text:
             return text
-        from l2rtui.services.terminal.command_lines import with_flags
+        from l2rtui.services.terminal import with_flags
 
         return with_flags(text, self.start_flags())
 
@@ -273,7 +273,7 @@ class AppContext:
         """Return the options that the app, or the context of a row, needs in addition to a start without
         options.
         """
-        from l2rtui.services.terminal.command_lines import flags_of
+        from l2rtui.services.terminal import flags_of
 
         member = self.member_of(row) if row is not None else None
         settings = self.settings if member is None else member.settings
@@ -350,3 +350,29 @@ class UndoWindow:
         # No await between the last second and begin: the worker is cancelled before it or finished after it, so
         # undo_newest never reports a change as undone that has started.
         begin()
+
+
+LIVE: Final = frozenset({"theme", "keys", "filters", "notify", "readonly", "protected", "grace_seconds", "limits"})
+"""Settings of the app itself. The backend has already used the others for reading nodes and making clients."""
+
+
+def reloaded(before: Settings, after: Settings) -> tuple[Settings, str]:
+    """Return the settings to use from now on, and a sentence about the changes.
+
+    Args:
+        before: Current settings. after: Settings just read.
+    """
+    changed = [name for name in (setting.name for setting in fields(Settings)) if _differs(name, before, after)]
+    if not changed:
+        return before, "The settings are as they were."
+    live = [name for name in changed if name in LIVE]
+    later = [name for name in changed if name not in LIVE]
+    parts = (
+        f"Counts now: {', '.join(live)}." if live else "",
+        f"From the next start: {', '.join(later)}." if later else "",
+    )
+    return replace(before, **{name: getattr(after, name) for name in live}), " ".join(filter(None, parts))
+
+
+def _differs(name: str, before: Settings, after: Settings) -> bool:
+    return bool(getattr(before, name) != getattr(after, name))

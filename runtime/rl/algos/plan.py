@@ -20,12 +20,11 @@ from runtime.rl.algos import configs
 from runtime.rl.algos.actor import ActorShape, FirstLayers, value_shape
 from runtime.rl.algos.memory import Memory
 from runtime.rl.algos.method_config import MethodConfig, ReplayConfig, RolloutConfig
-from runtime.rl.buffers.device_rollouts import DeviceRollouts
 from runtime.rl.buffers.gradient_buffer import Gradients, gradient_layout
 from runtime.rl.buffers.host_rows import HostRows
 from runtime.rl.buffers.priorities import Priority
 from runtime.rl.buffers.replay import Replay, RowsFactory, transition_layout
-from runtime.rl.buffers.rollout_buffer import Rollouts, rollout_layout
+from runtime.rl.buffers.rollout_buffer import DeviceRollouts, Rollouts, rollout_layout
 from runtime.rl.buffers.sequence_replay import SequenceReplay
 from runtime.rl.class_names import OwnNetwork, load_class
 from runtime.rl.settings import Settings

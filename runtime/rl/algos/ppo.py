@@ -29,8 +29,8 @@ from runtime.rl.algos.actor_critic import (
 from runtime.rl.algos.algorithm import Stats
 from runtime.rl.algos.configs import PPOConfig
 from runtime.rl.algos.optimisers import anneal
+from runtime.rl.buffers.ring_index import GOES_ON
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
-from runtime.rl.buffers.successors import GOES_ON
 from runtime.rl.device.captured import CapturedByShape, copy_columns, is_captured, shapes_of, static_copy
 
 MOST_ROWS_EVALUATED_TWICE: Final = 2**17

@@ -44,7 +44,7 @@ class LearnerSnapshot:
         """`item_steps` is the number of env steps per item; `collector` is the live state of the learner's own
         collector.
         """
-        from runtime.rl.device.streams import HostCopy
+        from runtime.rl.device.staging import HostCopy
 
         self.facts = _facts(counters, cut.state, cut.state.env_steps * item_steps)
         self.updates = counters.updates

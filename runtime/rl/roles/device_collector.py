@@ -26,10 +26,9 @@ from runtime.exchange.protocol.segment_schema import Layout
 from runtime.rl.algos.actor import HALF_LOG_2_PI, ActorShape
 from runtime.rl.algos.networks import Network, squashed_log_std
 from runtime.rl.algos.plan import Plan, Store
-from runtime.rl.buffers.device_rollouts import DeviceRollouts
 from runtime.rl.buffers.replay import Replay
-from runtime.rl.buffers.rollout_buffer import DISCOUNTED
-from runtime.rl.buffers.successors import GOES_ON
+from runtime.rl.buffers.ring_index import GOES_ON
+from runtime.rl.buffers.rollout_buffer import DISCOUNTED, DeviceRollouts
 from runtime.rl.device.captured import Captured
 from runtime.rl.device.compiled import Draws, compiled, is_compiled
 from runtime.rl.device.generators import check_generator, load_generator, saved_generators

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from runtime.rl.algos.plan import assemble
-from runtime.rl.buffers.device_rollouts import DeviceRollouts
+from runtime.rl.buffers.rollout_buffer import DeviceRollouts
 from runtime.rl.device.captured import Captured
 from runtime.rl.device.compiled import CompiledEnv, Draws
 from runtime.rl.envs.registry import make_device_env

@@ -13,14 +13,17 @@ from l2rtui.domain.containers import Binding, PodSettings
 from l2rtui.domain.ledger import DeviceUsage, Holder, build_ledger
 from l2rtui.domain.node import CPU, Gpu, Node, SlotId
 from l2rtui.domain.placement import parse_pins
-from l2rtui.domain.queue.admission import admit, fair_order, held_slots, impossible
-from l2rtui.domain.queue.tickets import (
+from l2rtui.domain.queue import (
     RunQueue,
     Ticket,
     TicketState,
+    admit,
     begin,
     enqueue,
+    fair_order,
     finish,
+    held_slots,
+    impossible,
     move,
     postpone,
     reconcile,

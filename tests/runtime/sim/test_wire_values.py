@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.rl.envs.l2r_task import CarPose, KinematicSample, Race, Recorder, log_dimensionless_jerk, rms_curvature
-from runtime.sim.control.liveness import Budget, LivenessMonitor
+from runtime.sim.control.supervisor import Budget, LivenessMonitor
 from runtime.sim.launchers import shim
-from runtime.sim.launchers.failures import Cause, ProcessEnd
+from runtime.sim.launchers.simulator_process import Cause, ProcessEnd
 from runtime.sim.reference.car import Car
 from runtime.sim.reference.render import Camera, mount_of, paint
 from runtime.sim.wire import protocol

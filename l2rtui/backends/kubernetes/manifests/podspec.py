@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from l2rtui.backends.common.peer_env import has_peers, joined_variables, peer_variables
-from l2rtui.backends.common.watch_env import watch_variables
+from l2rtui.backends.common.run_variables import has_peers, joined_variables, peer_variables, watch_variables
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.extended_resources import MIG, WHOLE
 from l2rtui.backends.kubernetes.manifests import (
@@ -23,8 +22,8 @@ from l2rtui.backends.kubernetes.manifests import (
     import_fields,
     import_services,
     import_yaml,
+    pod_parts,
     pod_patch,
-    programs,
     scheduling,
     sidecars,
     workdirs,
@@ -105,7 +104,7 @@ def pod_template(
 def _own_spec(run: RunPlan, pods: Sequence[PodPlan], bound: GpuBinding, server: ServerFacts) -> dict[str, Any]:
     pod, settings = pods[0], pods[0].set_spec.pod
     volumes, mounts = _volumes(run, settings)
-    for added in (programs.volume(run, pod.set_spec), workdirs.volumes(run, pod.set_spec)):
+    for added in (pod_parts.volume(run, pod.set_spec), workdirs.volumes(run, pod.set_spec)):
         for own, parts in zip((volumes, mounts), added, strict=True):
             own.extend(parts)
     container = _container(run, pods, bound, mounts)
@@ -125,7 +124,7 @@ def _own_spec(run: RunPlan, pods: Sequence[PodPlan], bound: GpuBinding, server: 
     }
     prepare = host_folders.preparing(pod.set_spec, container, admits_root=server.admits_root)
     own_code = workdirs.preparing(run, pod.set_spec, container)
-    if init := [*prepare, *programs.fetching(pod.set_spec, container), *own_code]:
+    if init := [*prepare, *pod_parts.fetching(pod.set_spec, container), *own_code]:
         spec["initContainers"] = init
     if settings.pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in settings.pull_secrets]
@@ -149,7 +148,7 @@ def _container(
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": settings.image or run.spec.image,
-        "command": workdirs.command(run, pod.set_spec, programs.command(pod.set_spec)),
+        "command": workdirs.command(run, pod.set_spec, pod_parts.command(pod.set_spec)),
         "env": _variables(run, pods, bound),
         "volumeMounts": mounts,
         # The last lines of the log become the message of the ended container, which `kubectl` and l2rtui show.

@@ -17,9 +17,9 @@ from typing import Any
 
 import msgspec
 
-from l2rtui.backends.common.watch_env import backstop_seconds
+from l2rtui.backends.common.run_variables import backstop_seconds
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.manifests import gang, gpu_binding, import_services, podspec, programs
+from l2rtui.backends.kubernetes.manifests import gang, gpu_binding, import_services, pod_parts, podspec
 from l2rtui.backends.kubernetes.manifests.pod_parts import new_object
 from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts, imported_controller, pod_template
 from l2rtui.domain.containers import Binding
@@ -238,7 +238,11 @@ def _selector(run: RunPlan, group: Group) -> dict[str, str]:
 # --- objects ------------------------------------------------------------------------------------------------
 def config_map(run: RunPlan) -> dict[str, Any]:
     """Return the object that represents the run, with its spec, its plan and its owner."""
-    data = {labels.SPEC_KEY: spec_json(run.spec), labels.PLAN_KEY: _plan_json(run.pods), **programs.texts(run.spec)}
+    data = {
+        labels.SPEC_KEY: spec_json(run.spec),
+        labels.PLAN_KEY: _plan_json(run.pods),
+        **pod_parts.texts(run.spec),
+    }
     meta = {"annotations": {labels.OWNER: run.owner}}
     return new_object("ConfigMap", labels.run_object(run.spec.name), meta=meta, data=data)
 

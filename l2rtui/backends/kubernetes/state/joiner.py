@@ -47,7 +47,7 @@ from l2rtui.domain.change import Change, NodeChanged, NodeGone, PodChanged, PodG
 from l2rtui.domain.kinds import Binding
 from l2rtui.domain.node import CPU, Gpu, Node, SlotReservation
 from l2rtui.domain.quantity import whole_number
-from l2rtui.domain.reservations.text import read_reservations
+from l2rtui.domain.reservations import read_reservations
 from l2rtui.domain.snapshot import LOST, UNSEEN, PodView, RunView
 from l2rtui.domain.status import Phase
 from runtime.base.contract import WORKER_NAME

@@ -31,14 +31,14 @@ from l2rtui.backends.kubernetes.api.structs import (
 from l2rtui.backends.kubernetes.state.gpu_usage import PodGpuUsage, read_gpu_usage
 from l2rtui.backends.kubernetes.state.node_devices import NodeDevices, quantity
 from l2rtui.backends.kubernetes.state.pod_reason import NODE_LOST, explain, explain_controller
-from l2rtui.domain.history.identity import spec_id
+from l2rtui.domain.history import spec_id
 from l2rtui.domain.kinds import RestartPolicy, Role
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import GpuUse, Node, Taint
 from l2rtui.domain.quantity import whole_number
 from l2rtui.domain.snapshot import LOST, PodView, RunView, SetView
 from l2rtui.domain.status import Phase
-from l2rtui.domain.sweeps.trial import Trial
+from l2rtui.domain.sweeps import Trial
 from runtime.base import bounded_json
 
 UNREADABLE = "Unreadable"

@@ -18,11 +18,17 @@ from uuid import uuid4
 
 from l2rtui.backends.local.environment import RUNTIME_COMMAND, find_command, pod_command, pod_environ
 from l2rtui.backends.local.paths import RunFolder
-from l2rtui.backends.local.records import DesiredPod, PodRecord, RunRecord
+from l2rtui.backends.local.state_files import DesiredPod, PodRecord, RunRecord
 from l2rtui.backends.local.supervision import kill_escalation, supervised_process
-from l2rtui.backends.local.supervision.event_log import EventLog, EventRecord
 from l2rtui.backends.local.supervision.limit_backstop import end_reason
-from l2rtui.backends.local.supervision.log_file import LogWriter, final_lines, log_path, serials
+from l2rtui.backends.local.supervision.log_file import (
+    EventLog,
+    EventRecord,
+    LogWriter,
+    final_lines,
+    log_path,
+    serials,
+)
 from l2rtui.backends.local.supervision.supervised_process import SupervisedProcess
 from l2rtui.domain.log import last_words
 from l2rtui.domain.status import Phase

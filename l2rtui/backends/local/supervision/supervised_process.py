@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from l2rtui.backends.local import process_scan
-from l2rtui.backends.local.records import ProcessIdentity
+from l2rtui.backends.local.state_files import ProcessIdentity
 from l2rtui.backends.local.supervision.log_file import LogWriter
 from l2rtui.domain.status import exit_text
 from runtime.base.processes import exponential_delay, shell_exit_code, signal_process_group

@@ -22,7 +22,7 @@ from runtime.rl.algos.algorithm import HasKernels, Stats, optimiser_tensors
 from runtime.rl.algos.configs import DQNConfig
 from runtime.rl.algos.moments import RunningMoments
 from runtime.rl.algos.networks import Arena, dense_layers, encode, fill_kernels, fill_uniform
-from runtime.rl.algos.off_policy.targets import (
+from runtime.rl.algos.off_policy.critics import (
     LearnFunction,
     ReplayMethod,
     bellman_target,

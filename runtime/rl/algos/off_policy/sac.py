@@ -31,12 +31,15 @@ from runtime.rl.algos.algorithm import HasKernels, Stats, optimiser_tensors
 from runtime.rl.algos.configs import SACConfig
 from runtime.rl.algos.moments import RunningMoments
 from runtime.rl.algos.networks import Actor, Network
-from runtime.rl.algos.off_policy.critics import ChoiceCritic, TwinCritic, TwinNetwork, share_kernels
-from runtime.rl.algos.off_policy.targets import (
+from runtime.rl.algos.off_policy.critics import (
+    ChoiceCritic,
     LearnFunction,
     ReplayMethod,
+    TwinCritic,
+    TwinNetwork,
     bellman_target,
     errors_of,
+    share_kernels,
     weighted_mean,
 )
 from runtime.rl.algos.optimisers import Adam

@@ -19,12 +19,13 @@ from runtime.rl.algos.algorithm import HasKernels, Stats, optimiser_tensors
 from runtime.rl.algos.configs import TD3Config
 from runtime.rl.algos.moments import RunningMoments
 from runtime.rl.algos.networks import Network, fill_biases
-from runtime.rl.algos.off_policy.critics import TwinCritic, share_kernels
-from runtime.rl.algos.off_policy.targets import (
+from runtime.rl.algos.off_policy.critics import (
     LearnFunction,
     ReplayMethod,
+    TwinCritic,
     bellman_target,
     errors_of,
+    share_kernels,
     weighted_mean,
 )
 from runtime.rl.algos.optimisers import Adam

@@ -22,8 +22,8 @@ from runtime.rl.algos.impala import Impala, v_trace
 from runtime.rl.algos.networks import Network, Policy, joint_gradient
 from runtime.rl.algos.ppo import PPO, generalised_advantage, value_error
 from runtime.rl.algos.recurrent.policy import RecurrentPolicy, starting_states, value_head
+from runtime.rl.buffers.ring_index import TRUNCATED
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
-from runtime.rl.buffers.successors import TRUNCATED
 
 
 class RecurrentActorCritic(ActorCritic):

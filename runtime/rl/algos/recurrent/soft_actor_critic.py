@@ -22,7 +22,7 @@ from runtime.rl.algos.off_policy.critics import ChoiceCritic, TwinCritic, TwinNe
 from runtime.rl.algos.off_policy.sac import SAC, DiscreteSAC, SoftActorCritic
 from runtime.rl.algos.recurrent.policy import RecurrentActor, Unrolled
 from runtime.rl.buffers.replay import Batch
-from runtime.rl.buffers.successors import GOES_ON
+from runtime.rl.buffers.ring_index import GOES_ON
 
 
 class RecurrentTwin(Unrolled, TwinNetwork):

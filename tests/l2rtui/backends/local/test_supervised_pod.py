@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from l2rtui.backends.local.paths import StateFolder
-from l2rtui.backends.local.records import DesiredPod, ProcessIdentity, RunRecord
+from l2rtui.backends.local.state_files import DesiredPod, ProcessIdentity, RunRecord
 from l2rtui.backends.local.supervision import supervised_pod, supervised_process
 from l2rtui.backends.local.supervision.log_file import log_path
 from l2rtui.backends.local.supervision.supervised_pod import SupervisedPod, SupervisionContext
