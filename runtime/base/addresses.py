@@ -1,4 +1,4 @@
-"""Addresses of a run's processes: the learner's (`ipc:///FOLDER`, `tcp://HOST:PORT`), and others in ``L2R_PEERS``."""
+"""Addresses of a run's processes: the learner's (`ipc:///FOLDER`, `tcp://HOST:PORT`), others in ``L2R_PEERS``."""
 
 from __future__ import annotations
 
