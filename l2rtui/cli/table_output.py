@@ -354,9 +354,6 @@ RECEIPTS = View(
         Column("NOT SEEN", "not_seen", is_wide=True),
     ),
 )
-LEAKS = View(
-    "name", (Column("RUN", "run"), Column("KIND", "kind"), Column("NAME", "name"), Column("REASON", "reason"))
-)
 METRICS = View(
     "run",
     (

@@ -20,6 +20,7 @@ from l2rtui.domain.selection.filter_language import about_gpu
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND
 from l2rtui.tables.column import Document
+from l2rtui.tables.resources import LEAKS
 from l2rtui.tables.summaries import experiment_document
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ async def run_leaks(session: Session) -> int:
         from l2rtui.cli.verbs.destroy import destroy_leaks
 
         return await destroy_leaks(session, leaks)
-    session.out.show_all(table_output.LEAKS, [json_output.leak_document(leak) for leak in leaks])
+    session.out.show_all(LEAKS, leaks)
     if not leaks:
         session.talk.say("No leaks.")
     return EXIT_LEFT_BEHIND if leaks else EXIT_DONE
