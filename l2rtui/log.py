@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import IO, Final
 
 from l2rtui.config import state_dir
-from l2rtui.domain.redact import redact
 from l2rtui.domain.sanitize import sanitize
+from l2rtui.domain.secret import redact
 
 FILE_NAME: Final = "l2rtui.log"
 MAX_BYTES: Final = 1_000_000

@@ -63,7 +63,7 @@ def _run(arguments: Sequence[str]) -> int:
     stop.install()
     options = _options(arguments)
     from runtime.base import contract
-    from runtime.base.endpoint import EndpointError
+    from runtime.base.addresses import EndpointError
     from runtime.base.errors import (
         EnvironmentFault,
         FailedError,

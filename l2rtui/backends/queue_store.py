@@ -20,12 +20,11 @@ from typing import Final
 
 import msgspec
 
-from l2rtui.domain.queue.tickets import RunQueue
-from l2rtui.domain.sweeps.halving import SweepWatch
+from l2rtui.domain.queue import RunQueue
+from l2rtui.domain.sweeps import SweepWatch
 from l2rtui.errors import BackendError
 from runtime.base import bounded_json
-from runtime.base.atomic_files import write_atomic
-from runtime.base.file_lock import try_lock
+from runtime.base.atomic_files import try_lock, write_atomic
 
 FORMAT: Final = 1
 _LOCK_SECONDS: Final = 30.0

@@ -16,19 +16,19 @@ from l2rtui.domain.node import CPU
 from l2rtui.domain.quantity import rfc3339
 from l2rtui.domain.snapshot import PodView, RunView, SetView, has_finished
 from l2rtui.domain.status import Phase
-from l2rtui.domain.sweeps.trial import trial_document
+from l2rtui.domain.sweeps import trial_document
 
 if TYPE_CHECKING:
-    from l2rtui.domain.exchange.topology import Topology
     from l2rtui.domain.log import LogLine
     from l2rtui.domain.metrics import ExchangeFigures, RunMetrics
     from l2rtui.domain.node import GpuShare, Node
     from l2rtui.domain.plan import LaunchPlan, PodPlan, RunPlan, ScalePlan
     from l2rtui.domain.preflight import Finding
-    from l2rtui.domain.queue.tickets import Ticket
-    from l2rtui.domain.receipt import Leak, Receipt
+    from l2rtui.domain.queue import Ticket
+    from l2rtui.domain.receipt import Receipt
     from l2rtui.domain.runstatus import LearningState
     from l2rtui.domain.snapshot import ClusterSnapshot
+    from l2rtui.domain.topology import Topology
     from l2rtui.domain.workload import RunSpec
     from l2rtui.services.job_status import RunProgress
     from l2rtui.services.queue.listing import QueueRow
@@ -406,11 +406,6 @@ def queued_document(ticket: Ticket) -> dict[str, Any]:
     """A newly queued run, in the form of a launched one, without pods."""
     spec = ticket.spec
     return {**_launched(_view_of(spec, ticket.uid, ticket.owner), (), []), "queued": True}
-
-
-def leak_document(leak: Leak) -> dict[str, Any]:
-    """Leftover object of a deleted run."""
-    return {"run": leak.run, "kind": leak.kind, "name": leak.name, "reason": leak.reason}
 
 
 def line_document(line: LogLine) -> dict[str, Any]:

@@ -185,7 +185,7 @@ RUNS = Listing(
 # --- experiments -----------------------------------------------------------------------------------------------
 def _experiment_documents(snapshot: ClusterSnapshot) -> list[Document]:
     """Documents of the experiments with learning states derived only from pods: no log is read."""
-    from l2rtui.domain.experiments.summary import seed_result, summarize
+    from l2rtui.domain.experiments import seed_result, summarize
     from l2rtui.domain.runstatus import NO_REPORTS, learning_state
 
     runs = snapshot.runs.values()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from l2rtui.domain.selection.name_pattern import KINDS
+from l2rtui.domain.selection.filter_language import KINDS
 
 _LISTS: Final = {
     "get": "",

@@ -245,7 +245,7 @@ def size(text: str) -> int:
 
 
 def _compiled_selector(text: str) -> Any:
-    from l2rtui.domain.selection.label_selector import compile_selector
+    from l2rtui.domain.selection.filter_language import compile_selector
 
     try:
         return compile_selector(text)

@@ -15,8 +15,14 @@ from l2rtui.cli.output import cell_text
 from l2rtui.cli.targets import listed, past_run
 from l2rtui.config import user_name
 from l2rtui.domain.quantity import counted
-from l2rtui.domain.selection.filter_language import compile_filter, misread_columns
-from l2rtui.domain.selection.name_pattern import EXPERIMENT_WORDS, KINDS, is_pattern, matches_any
+from l2rtui.domain.selection.filter_language import (
+    EXPERIMENT_WORDS,
+    KINDS,
+    compile_filter,
+    is_pattern,
+    matches_any,
+    misread_columns,
+)
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import NotFoundError, UsageError
 from l2rtui.tables.column import Document, T, View

@@ -129,7 +129,7 @@ class Session:
         """Return a sentence whose command lines act on the same context as this one."""
         if "`l2rtui " not in text:
             return text
-        from l2rtui.services.terminal.command_lines import flags_of, with_flags
+        from l2rtui.services.terminal import flags_of, with_flags
 
         return with_flags(text, flags_of(self.settings, start_files(self.args), os.environ))
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from l2rtui.domain.quantity import age, format_bytes, format_cores
 from l2rtui.domain.sanitize import sanitize
-from l2rtui.domain.selection.gpu_columns import GPU_COLUMNS, gpu_cells
+from l2rtui.domain.selection.filter_language import GPU_COLUMNS, gpu_cells
 from l2rtui.domain.status import Level
 from l2rtui.tables.column import Column, Document, View
 
@@ -353,9 +353,6 @@ RECEIPTS = View(
         Column("COUNTED", _counted, is_wide=True),
         Column("NOT SEEN", "not_seen", is_wide=True),
     ),
-)
-LEAKS = View(
-    "name", (Column("RUN", "run"), Column("KIND", "kind"), Column("NAME", "name"), Column("REASON", "reason"))
 )
 METRICS = View(
     "run",

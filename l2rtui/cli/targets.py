@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from l2rtui.cli.argument_parser import nearest
 from l2rtui.domain.quantity import counted
-from l2rtui.domain.selection.name_pattern import EXPERIMENT_WORDS, is_pattern
+from l2rtui.domain.selection.filter_language import EXPERIMENT_WORDS, is_pattern
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import QUEUED
 from l2rtui.errors import L2RError, NotFoundError, RefusedError, UsageError

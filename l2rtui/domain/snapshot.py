@@ -12,9 +12,9 @@ from l2rtui.domain.kinds import DECISIVE_ROLES, Role
 from l2rtui.domain.ledger import Basis, DeviceUsage, Holder, Ledger, build_ledger
 from l2rtui.domain.node import GpuShare, Node, SlotId
 from l2rtui.domain.rows import row
-from l2rtui.domain.selection.name_pattern import EXPERIMENT_WORDS, KINDS
+from l2rtui.domain.selection.filter_language import EXPERIMENT_WORDS, KINDS
 from l2rtui.domain.status import Phase, Status, is_failing, pod_status
-from l2rtui.domain.sweeps.trial import Trial
+from l2rtui.domain.sweeps import Trial
 
 
 @row(frozen=True, slots=True)

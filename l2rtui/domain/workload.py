@@ -17,7 +17,7 @@ from l2rtui.domain.containers import PodSettings
 from l2rtui.domain.kinds import DECISIVE_ROLES, Binding, Kind, RestartPolicy, Role  # noqa: F401
 from l2rtui.domain.node import Gpu, SlotId
 from l2rtui.domain.quantity import counted, format_bytes
-from l2rtui.domain.sweeps.trial import Trial
+from l2rtui.domain.sweeps import Trial
 from runtime.base.alert_rules import AlertRule
 from runtime.base.limits import Limits
 

@@ -26,7 +26,7 @@ from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import Role
 from l2rtui.errors import L2RError
 from runtime.base import bounded_json
-from runtime.base.metric_records import number, parse_record
+from runtime.base.metrics import number, parse_record
 
 MAX_RUNS: Final = 64
 """Runs whose curves are stored; the least recently viewed are dropped first, and read back on demand."""

@@ -20,7 +20,8 @@ import l2rtui
 from l2rtui import __version__, commit
 from l2rtui.cloud.aws import ecr
 from l2rtui.cloud.aws.clients import Cloud
-from l2rtui.cloud.images import buildx, credentials
+from l2rtui.cloud.images import credentials
+from l2rtui.cloud.images import engine as buildx
 from l2rtui.cloud.images.build_progress import BuildFailedError, BuildStage, Progress, StreamTracker
 from l2rtui.cloud.images.credentials import Login
 from l2rtui.cloud.images.engine import (

@@ -1,6 +1,6 @@
 """Progress of a run without a learner: steps, elastic nodes, parameter servers, evaluation; read from logs.
 
-``runtime.base.metric_records`` parses the lines; a field of a wrong type counts as missing.
+``runtime.base.metrics`` parses the lines; a field of a wrong type counts as missing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role, RunSpec
 from l2rtui.errors import L2RError, NotFoundError
 from l2rtui.services import runtime_commands
-from runtime.base.metric_records import integer, number, parse_record, text
+from runtime.base.metrics import integer, number, parse_record, text
 
 _TAIL: Final = 400
 """Lines of each pod that are read."""

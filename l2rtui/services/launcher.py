@@ -40,7 +40,7 @@ from l2rtui.errors import L2RError, LaunchError, LeftBehindError, NotFoundError,
 from l2rtui.services import journal, run_history
 from l2rtui.services.history.recorder import DestroyRecording, LaunchRecording
 from l2rtui.services.spec.spec_file import LaunchRequest
-from l2rtui.services.sweeps.registration import halving_findings, watch_sweeps
+from l2rtui.services.sweeps import halving_findings, watch_sweeps
 from l2rtui.services.training_preflight import check_elastic, check_training
 
 _log = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """Metrics of a learner, read from its log: this works wherever logs can be read.
 
-``runtime.base.metric_records`` parses the lines; a field of a wrong type counts as missing.
+``runtime.base.metrics`` parses the lines; a field of a wrong type counts as missing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import Role
 from l2rtui.errors import NotFoundError
 from l2rtui.services.logs import ReadingTurns
-from runtime.base.metric_records import MAX_COUNT, integer, number, parse_record, text
+from runtime.base.metrics import MAX_COUNT, integer, number, parse_record, text
 
 _GPU_FIGURES: Final = ("gpu_percent", "gpu_memory_bytes", "gpu_reserved_bytes")
 HISTORY = 240

@@ -18,7 +18,7 @@ from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.workload import Role
 from l2rtui.services.logs import ReadingTurns
 from runtime.base.contract import GPU_RECORD, WORKERS_RECORD
-from runtime.base.metric_records import MAX_COUNT, number, parse_record, text
+from runtime.base.metrics import MAX_COUNT, number, parse_record, text
 
 BACKLOG_LINES: Final = 60
 """Lines of backlog in which the newest record is searched."""

@@ -16,7 +16,7 @@ from l2rtui.backends.base import Inspector
 from l2rtui.config import state_dir
 from l2rtui.domain.snapshot import PodView
 from runtime.base import bounded_json
-from runtime.base.file_lock import try_lock
+from runtime.base.atomic_files import try_lock
 
 
 class PortForward(msgspec.Struct, frozen=True):

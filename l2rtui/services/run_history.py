@@ -9,7 +9,7 @@ import msgspec
 
 from l2rtui.backends.common import stored_spec
 from l2rtui.config import state_dir
-from l2rtui.domain.selection.name_pattern import EXPERIMENT_WORDS
+from l2rtui.domain.selection.filter_language import EXPERIMENT_WORDS
 from l2rtui.domain.workload import RunSpec, name_problem
 from l2rtui.errors import NotFoundError
 from runtime.base.atomic_files import write_atomic

@@ -7,8 +7,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
 
-from l2rtui.domain.history.difference import Difference
-from l2rtui.domain.history.record import HistoryEntry, HistoryRecord, RunOutcome
+from l2rtui.domain.history import Difference, HistoryEntry, HistoryRecord, RunOutcome
 from l2rtui.domain.quantity import rfc3339, utc
 from l2rtui.domain.status import Level
 from l2rtui.tables.column import Column, TableColumn, View, app_only, both

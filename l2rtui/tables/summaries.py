@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.status import Level
-from l2rtui.domain.sweeps.trial import short_names, value_text
+from l2rtui.domain.sweeps import short_names, value_text
 from l2rtui.tables.column import Column, Document, TableColumn, View, app_only, both
 
 if TYPE_CHECKING:
-    from l2rtui.domain.experiments.summary import ExperimentSummary
-    from l2rtui.domain.experiments.trial_results import TrialResult
-    from l2rtui.domain.owners.holdings import Holding
+    from l2rtui.domain.experiments import ExperimentSummary, TrialResult
+    from l2rtui.domain.owners import Holding
 
 TREND: Final = TableColumn("trend", "over time", most=12, rank=1)
 _FAULTS: Final = ("stalled", "diverged", "failed", "lost")

@@ -414,8 +414,7 @@ class L2RApp(KeyQueueApp):
     # --- another context ---------------------------------------------------------------------------------------
     def on_context_requested(self, message: ContextRequested) -> None:
         """Switch to another context once it has answered; until then, and on failure, the current view stays."""
-        from l2rtui.ui.context_switch import busy_sentence, switch
-        from l2rtui.ui.dialogs.connecting import ConnectingScreen
+        from l2rtui.ui.context_switch import ConnectingScreen, busy_sentence, switch
 
         opener = self._opener
         if self.screen is not self.cluster or opener is None:
@@ -524,7 +523,7 @@ class L2RApp(KeyQueueApp):
     async def _reload(self) -> None:
         if self._opener is None:
             raise BackendError("A replay has the settings with which it was started.")
-        from l2rtui.ui.state.settings_reload import reloaded
+        from l2rtui.ui.state.app_context import reloaded
 
         before = self.ctx.settings
         read = self._opener.settings_for

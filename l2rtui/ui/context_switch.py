@@ -11,17 +11,21 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.widgets import Static
 from textual.worker import Worker, WorkerCancelled, WorkerFailed, get_current_worker
 
 from l2rtui.backends.base import Backend
 from l2rtui.config import Settings
+from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import BackendError, L2RError, RefusedError
 from l2rtui.services.monitor import Monitor
-from l2rtui.ui.dialogs.connecting import ConnectingScreen
+from l2rtui.ui.dialogs.dialog import Dialog
 from l2rtui.ui.home.screen import ClusterScreen
 from l2rtui.ui.state.app_context import AppContext, ContextOpener
 from l2rtui.ui.state.background import Background
-from l2rtui.ui.text import plural
+from l2rtui.ui.text import Span, TextStyle, plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +114,25 @@ def ended_sentence(screen: ClusterScreen) -> str:
     counts = ((logs, "followed log"), (forwards, "forwarded port"))
     ended = " and ".join(plural(number, noun) for number, noun in counts if number)
     return f"Of {screen.ctx.context}, {ended} ended." if ended else ""
+
+
+class ConnectingScreen(Dialog[bool]):
+    """Notice that returns True at the end of the attempt, and None when the user cancels it.
+
+    It is modal because a question opened during the attempt would name one context and act on the other.
+    """
+
+    def __init__(self, where: str) -> None:
+        super().__init__("connecting")
+        self._where = where
+
+    def compose(self) -> ComposeResult:
+        """Yield the title and a line about esc."""
+        with Vertical(classes="dialog"):
+            yield Static(id="title")
+            yield Static(id="hint")
+
+    def on_mount(self) -> None:
+        """Show the name of the context."""
+        self.show("title", [(Span("◌ ", TextStyle.WAIT), Span(f"Connecting to {sanitize(self._where)}."))])
+        self.show("hint", [(Span("The present view stays until it answers.   esc gives up", TextStyle.DIM),)])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from runtime.base import contract, endpoint
+from runtime.base import addresses, contract
 from runtime.base.addresses import whole_number
 from runtime.base.contract import MAX_TEXT
 from runtime.base.errors import SetupError
@@ -34,7 +34,7 @@ class LaunchContext:
     role: str
     index: int
     seed: int
-    endpoint: endpoint.Endpoint
+    endpoint: addresses.Endpoint
     token: str = field(repr=False)
     folder: Path | None
     cpus: float
@@ -82,8 +82,8 @@ class LaunchContext:
                 f"{contract.ENV_ENDPOINT}=ipc:///tmp/myrun or tcp://127.0.0.1:{contract.DATA_PORT}"
             )
         try:
-            address = endpoint.parse(environ[contract.ENV_ENDPOINT])
-        except endpoint.EndpointError as error:
+            address = addresses.parse(environ[contract.ENV_ENDPOINT])
+        except addresses.EndpointError as error:
             raise SetupError(f"{contract.ENV_ENDPOINT}: {error}") from error
         folder = environ.get(contract.ENV_DIR)
         run = _text(environ, contract.ENV_RUN, "run")

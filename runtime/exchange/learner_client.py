@@ -22,7 +22,7 @@ from runtime.exchange.policy_store import BF2, F4, LARGE_BYTES, checksum, load
 from runtime.exchange.protocol import messages
 from runtime.exchange.protocol.framing import Buffer, decode, encode
 from runtime.exchange.protocol.segment_schema import Layout
-from runtime.exchange.segment_buffers import gather
+from runtime.exchange.segments import gather
 from runtime.exchange.transport import curve_keys, shared_memory
 from runtime.exchange.transport.shared_memory import SharedMemoryError
 from runtime.exchange.transport.shm_ring import RingWriter

@@ -18,8 +18,8 @@ from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.base.addresses import Endpoint
 from runtime.base.descriptors import DescriptorWatch
-from runtime.base.endpoint import Endpoint
 from runtime.exchange.machines import events
 from runtime.exchange.machines.member_state import Member, SessionTerms
 from runtime.exchange.machines.membership import Membership
@@ -36,7 +36,7 @@ from runtime.exchange.protocol.messages import (
     Segments,
 )
 from runtime.exchange.protocol.segment_schema import Columns, Layout
-from runtime.exchange.segment_bundle import SegmentBundle
+from runtime.exchange.segments import SegmentBundle
 from runtime.exchange.traffic import Traffic, size_of
 from runtime.exchange.transport.curve_keys import LearnerKeys
 from runtime.exchange.transport.shared_memory import SharedMemoryError

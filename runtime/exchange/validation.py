@@ -11,7 +11,7 @@ import numpy as np
 
 from runtime.exchange.protocol.messages import SegmentRows
 from runtime.exchange.protocol.segment_schema import Layout, is_finite
-from runtime.exchange.segment_bundle import SegmentBundle
+from runtime.exchange.segments import SegmentBundle
 
 RECENT_EPISODES: Final = 100
 """Number of episodes in the `mean_return` of a record."""

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Final
 
 from runtime.base import bounded_json, installed_packages
-from runtime.base.atomic_files import write_atomic
+from runtime.base.atomic_files import lock_folder, write_atomic
 from runtime.base.cli_options import Commands, add_command, program
 from runtime.base.errors import FailedError, InterruptedWorkError, SetupError
-from runtime.base.file_lock import lock_folder
 from runtime.base.signals import Stop
 
 _TEXT: Final = """\

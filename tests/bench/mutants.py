@@ -51,8 +51,8 @@ MODULES: dict[str, tuple[str, list[str]]] = {
             "tests/contract/test_backend.py",
         ],
     ),
-    "soft_actor_critic": (
-        "runtime/rl/algos/off_policy/soft_actor_critic.py",
+    "sac": (
+        "runtime/rl/algos/off_policy/sac.py",
         [f"{METHODS}{name}.py" for name in ("switches", "sac", "discrete_sac", "recurrent_sac", "moments")],
     ),
     "ppo": ("runtime/rl/algos/ppo.py", [f"{METHODS}{name}.py" for name in ("switches", "onpolicy", "memory")]),

@@ -26,7 +26,7 @@ from runtime.rl.algos.actor import ActorShape, NumpyActor
 from runtime.rl.algos.configs import SACConfig
 from runtime.rl.algos.off_policy.sac import SAC
 from runtime.rl.buffers.replay import Replay, transition_layout
-from runtime.rl.buffers.successors import TERMINATED, TRUNCATED
+from runtime.rl.buffers.ring_index import TERMINATED, TRUNCATED
 from runtime.rl.envs.base import EpisodeSummary, VectorEnv
 from runtime.rl.envs.registry import make_vector_env
 

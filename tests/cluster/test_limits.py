@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from l2rtui.services.history.travelling import decode
+from l2rtui.services.history.place import decode
 from tests.cluster.conftest import IMAGE, NODE_IMAGE, Cli, eventually
 from tests.cluster.test_docker import DockerCli, docker
 from tests.fakes.webhook import Webhook

@@ -9,7 +9,7 @@ import msgspec
 import psutil
 import pytest
 
-from runtime.base.endpoint import parse
+from runtime.base.addresses import parse
 from runtime.exchange.transport.request_reply import RequestSocket
 from runtime.jobs.elastic.plan import node_address
 from runtime.jobs.elastic.round_state import FINISHED, RoundState, state_key

@@ -29,7 +29,7 @@ from l2rtui.domain.plan import LaunchPlan, plan_launch
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from l2rtui.errors import NotFoundError, RefusedError, UsageError
-from l2rtui.services.reservations import changes
+from l2rtui.services import reservations
 from runtime.base.docker_endpoint import DockerEndpoint
 from tests.fakes.docker_engine import FakeDockerEngine
 from tests.fakes.kubernetes_objects import serving
@@ -106,7 +106,7 @@ async def first_two(people: People) -> list[SlotId]:
 
 async def reserve(people: People, name: str, slots: list[SlotId], seconds: float = 3600.0) -> None:
     people.become(name)
-    await changes.reserve(getattr(people, name), slots, time.time(), seconds, NOTE)
+    await reservations.reserve(getattr(people, name), slots, time.time(), seconds, NOTE)
 
 
 async def test_others_avoid_what_is_reserved_and_the_holder_uses_it(people):
@@ -145,15 +145,15 @@ async def test_only_the_holder_and_an_administrator_release_it(people):
     await reserve(people, "anna", slots)
     snapshot = await people.snapshot("bob")
     with pytest.raises(RefusedError, match=r"\(anna\).*--admin"):
-        await changes.unreserve(people.bob, snapshot, slots)
-    await changes.unreserve(people.bob, snapshot, slots[:1], is_admin=True)
+        await reservations.unreserve(people.bob, snapshot, slots)
+    await reservations.unreserve(people.bob, snapshot, slots[:1], is_admin=True)
     assert await people.states("bob", slots) == [SlotState.FREE, SlotState.RESERVED]
-    mine = changes.mine(await people.snapshot("anna"))
+    mine = reservations.mine(await people.snapshot("anna"))
     assert mine == slots[1:]
-    await changes.unreserve(people.anna, await people.snapshot("anna"), mine)
+    await reservations.unreserve(people.anna, await people.snapshot("anna"), mine)
     assert await people.states("bob", slots) == [SlotState.FREE] * 2
     with pytest.raises(NotFoundError, match="None of these slots is reserved"):
-        await changes.unreserve(people.bob, await people.snapshot("bob"), slots)
+        await reservations.unreserve(people.bob, await people.snapshot("bob"), slots)
 
 
 # Docker is polled too rarely for this, and the cluster in memory has no watch: see test_joiner.py.

@@ -27,7 +27,7 @@ from runtime.exchange.machines.member_state import SessionTerms
 from runtime.exchange.machines.sequence_ledger import Accounts
 from runtime.exchange.protocol.messages import Trajectory
 from runtime.exchange.protocol.segment_schema import Columns, Layout, SegmentField
-from runtime.exchange.segment_buffers import SegmentAllocator
+from runtime.exchange.segments import SegmentAllocator
 from runtime.exchange.status_server import StatusServer
 from runtime.exchange.transport import curve_keys, shared_memory
 from runtime.rl.algos.actor import ActorShape, NumpyActor

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import torch
 
+from runtime.rl.buffers.ring_index import TERMINATED
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
-from runtime.rl.buffers.successors import TERMINATED
 
 
 def padded(batch: RolloutBatch, value: int) -> RolloutBatch:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from runtime.rl.buffers.replay import Replay
-from runtime.rl.buffers.successors import GOES_ON, TERMINATED, TRUNCATED
+from runtime.rl.buffers.ring_index import GOES_ON, TERMINATED, TRUNCATED
 
 
 class Told(NamedTuple):

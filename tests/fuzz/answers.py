@@ -23,29 +23,28 @@ from l2rtui.backends.common.train_settings import settings_findings
 from l2rtui.backends.docker import describe as docker_describe
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.actions import destroy, run_object
-from l2rtui.backends.kubernetes.api import oidc_storage
+from l2rtui.backends.kubernetes.api import oidc
 from l2rtui.backends.kubernetes.api.errors import RequestInfo, response_error
 from l2rtui.backends.kubernetes.api.exec_credentials import ExecSource
 from l2rtui.backends.kubernetes.api.kubeconfig import ExecPlugin, Oidc
 from l2rtui.backends.kubernetes.api.structs import ObjectMeta
-from l2rtui.backends.kubernetes.state import node_devices, replica_index
+from l2rtui.backends.kubernetes.state import node_devices, views
 from l2rtui.backends.local import outside
 from l2rtui.backends.local.paths import StateFolder
-from l2rtui.backends.local.supervision import event_log, supervised_pod
+from l2rtui.backends.local.supervision import log_file, supervised_pod
 from l2rtui.backends.local.supervision.log_file import LogWriter, final_lines
 from l2rtui.cloud.aws import kubeconfig as aws_kubeconfig
 from l2rtui.cloud.aws import stacks
 from l2rtui.cloud.images import credentials
 from l2rtui.cloud.images.registry import Registry
-from l2rtui.domain.history.record import HistoryEntry, HistoryRecord, LaunchFacts
+from l2rtui.domain.history import HistoryEntry, HistoryRecord, LaunchFacts
 from l2rtui.domain.imageref import parse_image
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from l2rtui.errors import L2RError
-from l2rtui.services import filters, journal, simulators
+from l2rtui.services import filters, journal, owners, simulators
 from l2rtui.services.history.store import HistoryStore
-from l2rtui.services.owners import looks
 from l2rtui.services.spec import import_kubernetes
-from l2rtui.ui.state import screen_state
+from l2rtui.ui.home import pane_sizes
 from l2rtui.ui.widgets import log_ring
 from l2rtui.ui.widgets.record_table import RecordTable
 from runtime.base import addresses, bounded_json, docker_client, docker_endpoint
@@ -53,8 +52,8 @@ from runtime.base.checkpoint_manifest import encode_manifest
 from runtime.base.docker_endpoint import EngineError
 from runtime.base.errors import SetupError
 from runtime.jobs.elastic.etcd import EtcdValues
-from runtime.jobs.parameter_server.settings import PsSettings
-from runtime.jobs.steps.markers import StepMarkers
+from runtime.jobs.parameter_server.rank_context import PsSettings
+from runtime.jobs.steps.run import StepMarkers
 from runtime.jobs.supervise.supervisor import PodSupervisor
 from runtime.rl.checkpoints import counters
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints
@@ -120,7 +119,7 @@ def _read_log(data: bytes) -> None:
         LogWriter(place, 0, 1 << 20).close()
         (place / "1.log").write_bytes(data)
         supervised_pod.cause_of(1, final_lines(place / "1.log"), has_oom_kill=False)
-        event_log.read_events(place / "1.log")
+        log_file.read_events(place / "1.log")
 
 
 def _present(data: bytes) -> None:
@@ -161,8 +160,8 @@ def _write_clusters(data: bytes) -> None:
 def _edit_tokens(data: bytes) -> None:
     # A kubeconfig that has been read before: the bounds of that reading hold for it.
     text = data.decode("utf-8", "replace")
-    with contextlib.suppress(ValueError, oidc_storage.yaml.YAMLError):
-        oidc_storage._edited(text, Oidc(id_token="i", refresh_token="r", user="w"))
+    with contextlib.suppress(ValueError, oidc.yaml.YAMLError):
+        oidc._edited(text, Oidc(id_token="i", refresh_token="r", user="w"))
 
 
 # --- answers ----------------------------------------------------------------------------------------------------
@@ -221,7 +220,7 @@ def _read_map(data: bytes) -> None:
     run_object.planned_places(document)
     destroy.results_location(text)
     meta = ObjectMeta(annotations={labels.SEATS: text, labels.HAMI_NODE: text})
-    replica_index.read_planned_replicas(meta)
+    views.read_planned_replicas(meta)
     list(node_devices._uuids(meta))
     learner = SetSpec("learner", Role.LEARNER, ("l2r-runtime", "learner"))
     settings_findings(RunSpec(Kind.LEARNER_WORKERS, "r", "r", (learner,), train=text))
@@ -324,9 +323,9 @@ ANSWERS = (
         _read_settings,
         (L2RError,),
     ),
-    Target("screen state", _texts({"theme": "x"}), _in_state("screen.json", screen_state.read_screen_state)),
+    Target("screen state", _texts({"theme": "x"}), _in_state("screen.json", pane_sizes.read_screen_state)),
     Target("saved filters", _texts({"a": "pods x"}), _in_state("filters.json", filters.saved_filters)),
-    Target("looks at GPUs", _texts({"p": {"time": 1.0, "spans": []}}), _in_state("gpu-idle.json", looks._read)),
+    Target("looks at GPUs", _texts({"p": {"time": 1.0, "spans": []}}), _in_state("gpu-idle.json", owners._read)),
     Target(
         "journal of verbs",
         _texts({"time": 1.0, "verb": "kill", "target": "p", "outcome": "done"}),

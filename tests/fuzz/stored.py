@@ -23,19 +23,19 @@ from l2rtui.backends.kubernetes.api import oidc
 from l2rtui.backends.kubernetes.api.errors import ApiError, RequestInfo
 from l2rtui.backends.kubernetes.api.http import decode_json
 from l2rtui.backends.local import secret_files, state_files
-from l2rtui.backends.local.records import RunRecord, RunStatus
+from l2rtui.backends.local.state_files import RunRecord, RunStatus
 from l2rtui.backends.queue_store import QueueFile, QueueStore
 from l2rtui.backends.recorded import recording
 from l2rtui.cloud.aws import price_list
-from l2rtui.domain.sweeps.trial import Trial
+from l2rtui.domain.sweeps import Trial
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from l2rtui.errors import L2RError
 from l2rtui.services.curves import curve_record
-from l2rtui.services.history import travelling
+from l2rtui.services.history import place as travelling
 from l2rtui.services.history.launch_facts import hidden_fields
 from runtime.base import alert_rules, limits
 from runtime.base.bounded_json import UndecodableError
-from runtime.base.metric_records import parse_record
+from runtime.base.metrics import parse_record
 from runtime.rl import settings
 from tests.fuzz.target import Target, file_of, folder
 

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from l2rtui.backends.common.line_splitter import LineSplitter
+from l2rtui.backends.common.log_merge import LineSplitter
 from l2rtui.backends.docker.logs import LogFrameDecoder
 from l2rtui.backends.kubernetes.api import kubeconfig, websocket
 from l2rtui.backends.kubernetes.api.decode import (
@@ -47,11 +47,11 @@ from l2rtui.errors import L2RError
 from l2rtui.services import pod_records
 from l2rtui.services.metrics import Series
 from l2rtui.services.spec import spec_file
+from runtime.base.addresses import EndpointError, parse
 from runtime.base.checkpoint_manifest import ManifestError, decode_manifest, encode_manifest
 from runtime.base.docker_client import take_frames
-from runtime.base.endpoint import EndpointError, parse
 from runtime.base.errors import FailedError
-from runtime.base.metric_records import parse_record
+from runtime.base.metrics import parse_record
 from runtime.base.signals import Stop
 from runtime.exchange.inference.messages import (
     NoQuestionError,

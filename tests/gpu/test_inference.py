@@ -12,7 +12,7 @@ import pytest
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 torch = pytest.importorskip("torch")
 
-from runtime.base.endpoint import parse  # noqa: E402
+from runtime.base.addresses import parse  # noqa: E402
 from runtime.exchange.inference.client import RemotePolicy  # noqa: E402
 from runtime.exchange.inference.messages import proof_of  # noqa: E402
 from runtime.exchange.inference.process import InferenceProcess, InferenceProgram  # noqa: E402

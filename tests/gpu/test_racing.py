@@ -17,8 +17,8 @@ VIEW = {"environment_options": VIEWS[1], "convolutions": [[16, 5, 2], [32, 3, 2]
 
 def arrays_with_numpy_draws(seed: int = 0) -> Any:
     """Arrays on the GPU that start the same episodes as NumPy's."""
-    from runtime.rl.device.arrays import torch_arrays
     from runtime.rl.envs.device import DeviceArrays
+    from runtime.rl.roles.device_collector import torch_arrays
 
     rng = np.random.default_rng(seed)
     arrays = torch_arrays("cuda", torch.Generator("cuda"))

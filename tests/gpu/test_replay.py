@@ -14,8 +14,8 @@ from runtime.rl.buffers.host_rows import HostRows
 from runtime.rl.buffers.priorities import Priority
 from runtime.rl.buffers.replay import Batch, Replay, transition_layout
 from runtime.rl.buffers.rollout_buffer import Rollouts, rollout_layout
-from runtime.rl.device.memory import device_free_bytes
 from runtime.rl.device.staging import DeviceCopier
+from runtime.rl.device.usage import device_free_bytes
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from tests.runtime.rl.buffers.test_device_priorities import check_distribution
 

@@ -17,7 +17,7 @@ CYCLES = 200_000_000
 
 
 def test_a_copy_is_of_its_moment_though_the_device_writes_on():
-    from runtime.rl.device.streams import HostCopy
+    from runtime.rl.device.staging import HostCopy
 
     weights = torch.zeros(1 << 20, device="cuda")
     copies = []
@@ -33,7 +33,7 @@ def test_a_copy_is_of_its_moment_though_the_device_writes_on():
 
 
 def test_to_begin_a_copy_waits_for_no_kernel_and_its_arrival_for_those_before_it():
-    from runtime.rl.device.streams import HostCopy
+    from runtime.rl.device.staging import HostCopy
 
     values = torch.zeros(1024, device="cuda")
     HostCopy({"values": values}).wait()  # allocates the stream and the pinned block
@@ -51,7 +51,7 @@ def test_to_begin_a_copy_waits_for_no_kernel_and_its_arrival_for_those_before_it
 
 
 def test_arrays_stay_as_they_are_while_later_copies_come_and_go():
-    from runtime.rl.device.streams import HostCopy
+    from runtime.rl.device.staging import HostCopy
 
     values = torch.arange(4096.0, device="cuda")
     first = HostCopy({"values": values}).numpy()["values"]
@@ -67,7 +67,7 @@ def test_a_snapshot_of_a_learner_on_the_card_is_of_its_moment():
     from runtime.rl.algos.configs import SACConfig
     from runtime.rl.algos.off_policy.sac import SAC
     from runtime.rl.buffers.replay import Batch
-    from runtime.rl.device.streams import HostCopy
+    from runtime.rl.device.staging import HostCopy
 
     sac = SAC(ActorShape(5, 2, (32,)), SACConfig(hidden=(32,), batch_size=16), 1, "cuda")
     obs, action = torch.randn(16, 5, device="cuda"), torch.rand(16, 2, device="cuda")

@@ -11,7 +11,7 @@ import sys
 import pytest
 from aiohttp import web
 
-from l2rtui.domain.history.record import HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome
+from l2rtui.domain.history import HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome
 from l2rtui.services.history.store import HistoryStore
 from tests.l2rtui.backends.kubernetes.api_server import Server, serving
 

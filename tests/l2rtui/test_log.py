@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from l2rtui import log
 from l2rtui.cli.main import main
-from l2rtui.domain.redact import HIDDEN_TEXT, redact
+from l2rtui.domain.secret import HIDDEN_TEXT, redact
 from l2rtui.errors import BackendError
 from l2rtui.services.monitor import Monitor
 

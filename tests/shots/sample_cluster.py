@@ -14,7 +14,7 @@ from uuid import NAMESPACE_DNS, uuid5
 
 from l2rtui.backends.fake import FakeBackend, demo_logs
 from l2rtui.backends.fake.demo_cluster import DemoCluster
-from l2rtui.backends.fake.demo_simulators import HUNG
+from l2rtui.backends.fake.demo_logs import HUNG
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.log import LogLine, LogQuery
 from l2rtui.domain.node import Gpu, Node

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from l2rtui.domain import reservations as rules
 from l2rtui.domain.ledger import Ledger
 from l2rtui.domain.node import Node, SlotId, SlotReservation
 from l2rtui.domain.preflight import Finding, Severity
-from l2rtui.domain.reservations import rules
-from l2rtui.domain.reservations.text import read_reservations, reservations_text
+from l2rtui.domain.reservations import read_reservations, reservations_text
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.errors import BackendError, RefusedError
 from runtime.base import bounded_json

@@ -17,7 +17,7 @@ from l2rtui.domain.node import SlotId
 from l2rtui.domain.plan import PodPlan
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.errors import BackendError, RefusedError
-from runtime.base.file_lock import try_lock
+from runtime.base.atomic_files import try_lock
 
 _POLL_SECONDS = 0.02
 

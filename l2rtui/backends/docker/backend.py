@@ -19,8 +19,7 @@ from l2rtui.backends.common.refusals import refuse_conflicts, run_exists
 from l2rtui.backends.common.reservations import ReservationFile
 from l2rtui.backends.common.slot_check import refuse_taken_slots
 from l2rtui.backends.docker import containers, describe, destroy, labels, node_info, preflight, views
-from l2rtui.backends.docker.attach import attached
-from l2rtui.backends.docker.exec import attach_command, capture_command
+from l2rtui.backends.docker.exec import attach_command, attached, capture_command
 from l2rtui.backends.docker.logs import ContainerLog
 from l2rtui.cloud.docker_engine import DockerEngine, DockerError
 from l2rtui.config import Settings, state_dir, user_name

@@ -16,8 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from l2rtui.backends.common import workdirs
-from l2rtui.backends.common.peer_env import joined_variables, peer_variables
-from l2rtui.backends.common.watch_env import watch_variables
+from l2rtui.backends.common.run_variables import joined_variables, peer_variables, watch_variables
 from l2rtui.backends.docker import labels
 from l2rtui.domain.containers import Binding, Mount, Security
 from l2rtui.domain.plan import PodPlan, RunPlan

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
-from l2rtui.backends.common.line_splitter import LineSplitter
+from l2rtui.backends.common.log_merge import LineSplitter
 from l2rtui.backends.docker import containers, views
 from l2rtui.cloud.docker_engine import DockerEngine, DockerError
 from l2rtui.domain.log import LogLine, LogQuery, visible_state

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import psutil
 
-from l2rtui.backends.common.node_info import boot_time, dns_label
-from l2rtui.backends.common.node_load import CpuLoad
+from l2rtui.backends.common.node_info import CpuLoad, boot_time, dns_label
 from l2rtui.backends.common.nvml import GpuProcess, GpuReport, cpu_device, shares_of
 from l2rtui.config import Settings
 from l2rtui.domain.node import CPU, Node

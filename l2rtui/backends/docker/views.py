@@ -8,7 +8,7 @@ from typing import Any
 
 from l2rtui.backends.common import stored_spec
 from l2rtui.backends.docker import labels
-from l2rtui.domain.history.identity import spec_id
+from l2rtui.domain.history import spec_id
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.plan import PodPlan
 from l2rtui.domain.snapshot import PodView, RunView, SetView

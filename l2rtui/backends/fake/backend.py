@@ -16,10 +16,10 @@ from l2rtui.backends.common.reservations import MemoryReservations
 from l2rtui.backends.common.slot_check import refuse_taken_slots
 from l2rtui.backends.fake import demo_cluster, demo_logs
 from l2rtui.backends.fake.demo_inspector import DemoInspector
-from l2rtui.backends.fake.demo_simulators import DemoSimulators
+from l2rtui.backends.fake.demo_logs import DemoSimulators
 from l2rtui.backends.fake.demo_volumes import DemoVolumes
 from l2rtui.domain.change import Change, apply, difference
-from l2rtui.domain.history.identity import spec_id
+from l2rtui.domain.history import spec_id
 from l2rtui.domain.log import CommandOutput, LogLine, LogQuery
 from l2rtui.domain.node import Node
 from l2rtui.domain.plan import LaunchPlan, PlanStep, PodPlan, RunPlan, ScalePlan, StepDone, planned_view

@@ -23,9 +23,9 @@ from l2rtui.errors import BackendError, RefusedError
 if TYPE_CHECKING:
     from l2rtui.backends.base import AttachedProcess, Inspector, Renderer
     from l2rtui.backends.kubernetes.actions.reservations import KubernetesReservations
-    from l2rtui.backends.kubernetes.actions.run_records import KubernetesRecords
+    from l2rtui.backends.kubernetes.actions.run_object import KubernetesRecords
     from l2rtui.backends.kubernetes.api.login import EksSigner
-    from l2rtui.backends.kubernetes.contexts import KubernetesContexts
+    from l2rtui.backends.kubernetes.context import KubernetesContexts
     from l2rtui.backends.kubernetes.storage.secrets import KubernetesSecrets
     from l2rtui.backends.kubernetes.storage.volumes import Volumes
     from l2rtui.domain.change import Change
@@ -83,7 +83,7 @@ class KubernetesBackend:
     @property
     def contexts(self) -> KubernetesContexts:
         """Contexts of the kubeconfig, and the namespaces of this one."""
-        from l2rtui.backends.kubernetes.contexts import KubernetesContexts
+        from l2rtui.backends.kubernetes.context import KubernetesContexts
 
         return KubernetesContexts(self.api, self._context, self._settings.context, self._kubeconfig)
 
@@ -255,7 +255,7 @@ class KubernetesBackend:
     async def attach(self, pod: PodView) -> AsyncIterator[AttachedProcess]:
         """Attach to the standard streams of a container's own process."""
         from l2rtui.backends.kubernetes.state.own_reports import pod_of
-        from l2rtui.backends.kubernetes.streams.attach import attached
+        from l2rtui.backends.kubernetes.streams.exec import attached
 
         async with attached(await self.api(), pod_of(pod)) as process:
             yield process
@@ -293,7 +293,7 @@ class KubernetesBackend:
     @property
     def records(self) -> KubernetesRecords:
         """History records, in the ConfigMaps of runs."""
-        from l2rtui.backends.kubernetes.actions.run_records import KubernetesRecords
+        from l2rtui.backends.kubernetes.actions.run_object import KubernetesRecords
 
         return KubernetesRecords(self.api)
 

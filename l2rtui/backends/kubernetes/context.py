@@ -1,6 +1,7 @@
 """Cluster context: the connection, namespaces, latest snapshot and server facts that every action needs.
 
-One context is created for each connection and passed to the actions, instead of five separate values.
+One context is created for each connection and passed to the actions, instead of five separate values. Its context
+and namespaces come from the kubeconfig and the server's lists.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.api.kubeconfig import context_names
 from l2rtui.backends.kubernetes.state.cluster_watch import ClusterWatch
 from l2rtui.backends.kubernetes.state.node_devices import SlotRule
 from l2rtui.backends.kubernetes.state.visibility import shared_claims
 from l2rtui.config import Settings
 from l2rtui.domain.node import Node
-from l2rtui.domain.snapshot import ClusterSnapshot
+from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 
 if TYPE_CHECKING:
     from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts
@@ -83,19 +85,19 @@ class ClusterContext:
 
     async def server_facts(self, specs: Iterable[RunSpec]) -> ServerFacts:
         """Return what rendering of these specs needs to know, by the latest snapshot of whatever age."""
-        from l2rtui.backends.kubernetes.manifests import host_folders, runtime_class
+        from l2rtui.backends.kubernetes.manifests import gpu_binding, host_folders
 
         # Host names of nodes and the server's version do not change while the connection is open.
         snapshot = self._latest[1] if self._latest is not None else await self.snapshot()
         facts = server_facts(self.api, snapshot.nodes.values(), self.settings.cuda_index)
         setting, nodes = self.settings.runtime_class, tuple(snapshot.nodes.values())
-        nvidia = await self._runtime_class() if runtime_class.may_need_class(nodes) else None
+        nvidia = await self._runtime_class() if gpu_binding.may_need_class(nodes) else None
         has_claims = any(
             host_folders.new_claims(part.pod) for spec in specs for part in spec.sets if not part.template
         )
         return replace(
             facts,
-            runtime_classes=runtime_class.by_node(nodes, setting, nvidia),
+            runtime_classes=gpu_binding.by_node(nodes, setting, nvidia),
             admits_root=has_claims and await self._admits_root(),
         )
 
@@ -113,11 +115,11 @@ class ClusterContext:
 
     async def _runtime_class(self) -> dict[str, Any] | None:
         """Return the RuntimeClass ``nvidia``; None if it does not exist or may not be read."""
-        from l2rtui.backends.kubernetes.manifests import runtime_class
+        from l2rtui.backends.kubernetes.manifests import gpu_binding
 
         if not self._nvidia_class:
             try:
-                self._nvidia_class.append(await self.api.find("RuntimeClass", None, runtime_class.CLASS))
+                self._nvidia_class.append(await self.api.find("RuntimeClass", None, gpu_binding.CLASS))
             except ApiError as error:
                 # Not cached: an administrator may grant the permission while the app is open.
                 if error.is_forbidden:
@@ -148,3 +150,55 @@ def server_facts(api: Api, nodes: Iterable[Node], cuda_index: str = "same") -> S
     # On most clusters the label equals the name; only exceptions are stored.
     renamed = {name: hostname for name, hostname in hostnames.items() if name != hostname}
     return ServerFacts(api.server_version, CudaIndex(cuda_index), renamed)
+
+
+class KubernetesContexts:
+    """Contexts of the kubeconfig.
+
+    Args:
+        api: Returns the open connection, or opens it.
+        context: The connected cluster; None until then.
+        configured: Context of the settings; empty for the kubeconfig's current one.
+        kubeconfig: Path, or several joined; None for the usual places.
+    """
+
+    members = ()
+
+    def __init__(
+        self,
+        api: Callable[[], Awaitable[Api]],
+        context: ClusterContext | None,
+        configured: str,
+        kubeconfig: str | None,
+    ) -> None:
+        self._api = api
+        self._context = context
+        self._configured = configured
+        self._kubeconfig = kubeconfig
+
+    @property
+    def current(self) -> str:
+        """Name of the connected context, otherwise of the configured one."""
+        # The connection's own, since `kubectl config use-context` may have changed the current one meanwhile.
+        return self._context.api.context if self._context is not None else self._configured
+
+    @property
+    def namespace(self) -> str:
+        """Namespace where runs are launched; empty until connected."""
+        return self._context.namespace if self._context is not None else ""
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all contexts, in the order of the files."""
+        return context_names(self._kubeconfig)[0]
+
+    async def namespaces(self) -> tuple[str, ...]:
+        """Return the names of all namespaces, sorted."""
+        namespaces = await (await self._api()).list("Namespace", None)
+        return tuple(sorted(str(item.get("metadata", {}).get("name", "")) for item in namespaces))
+
+    async def open(self) -> None:
+        """Connect, unless already connected."""
+        await self._api()
+
+    def member(self, row: PodView | RunView | Node) -> None:
+        """Return None: this is one context."""

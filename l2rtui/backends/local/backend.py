@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, Final
 
 from l2rtui.backends.base import AttachedProcess
 from l2rtui.backends.common.node_info import node_name
@@ -15,17 +19,16 @@ from l2rtui.backends.common.refusals import has_no_input, refuse_conflicts
 from l2rtui.backends.common.reservations import ReservationFile
 from l2rtui.backends.common.slot_check import refuse_taken_slots
 from l2rtui.backends.local import destroy as destruction
-from l2rtui.backends.local import exec as foreground
 from l2rtui.backends.local import launch, preflight, process_scan, run_folders, state_files, views
 from l2rtui.backends.local.environment import clean_environ, find_command, pod_environ
 from l2rtui.backends.local.inspector import LocalInspector
-from l2rtui.backends.local.kept_results import LocalResults
 from l2rtui.backends.local.logs import read_logs
 from l2rtui.backends.local.node_reader import NodeReader, NodeReading
 from l2rtui.backends.local.paths import RunFolder, StateFolder
-from l2rtui.backends.local.records import PodRecord, RunRecord, StopRequest
+from l2rtui.backends.local.run_folders import LocalResults
 from l2rtui.backends.local.run_store import RunScan, RunState, RunStore
 from l2rtui.backends.local.secrets import LocalSecrets
+from l2rtui.backends.local.state_files import PodRecord, RunRecord, StopRequest
 from l2rtui.backends.local.supervision import client
 from l2rtui.backends.local.volume_store import LocalVolumes
 from l2rtui.config import Settings, state_dir, user_name
@@ -38,6 +41,7 @@ from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, Run
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import BackendError, NotFoundError, RefusedError
 from runtime.base.cgroups import usable_cores
+from runtime.base.processes import shell_exit_code, signal_process_group
 
 _WATCH_SECONDS = 0.2
 _NODE_SECONDS = 5.0
@@ -191,7 +195,7 @@ class LocalBackend:
 
         It has the pod's tags, so it ends with the pod, as in a container.
         """
-        return await foreground.attached(*self._command_in_pod(pod, argv))
+        return await attached(*self._command_in_pod(pod, argv))
 
     @asynccontextmanager
     async def attach(self, pod: PodView) -> AsyncIterator[AttachedProcess]:
@@ -201,7 +205,7 @@ class LocalBackend:
 
     async def capture(self, pod: PodView, argv: Sequence[str]) -> CommandOutput:
         """Run a command as exec() does, and return its output."""
-        return await foreground.captured(*self._command_in_pod(pod, argv))
+        return await captured(*self._command_in_pod(pod, argv))
 
     async def doctor(self) -> tuple[Finding, ...]:
         """Diagnose this machine."""
@@ -336,3 +340,58 @@ class LocalBackend:
     @staticmethod
     def _pods_of(state: RunState) -> list[PodRecord]:
         return state.status.pods if state.status else []
+
+
+MAX_OUTPUT_BYTES: Final = 16 << 20
+"""Limit of each stream of a captured command; the excess is read and dropped, so that the command never blocks."""
+_BLOCK: Final = 1 << 16
+
+
+async def attached(command: str, argv: Sequence[str], environ: dict[str, str], cwd: str) -> int:
+    """Run a command on our terminal and wait; meanwhile only the command receives Ctrl-C."""
+    is_main = threading.current_thread() is threading.main_thread()
+    # A handler, not SIG_IGN: an ignored signal would stay ignored in the command.
+    before = signal.signal(signal.SIGINT, lambda *_: None) if is_main else None
+    try:
+        process = await _start(command, argv, environ, cwd)
+        try:
+            code = await process.wait()
+        except asyncio.CancelledError:
+            # Not the group: it is on our terminal and in our own process group.
+            process.kill()
+            await process.wait()
+            raise
+    finally:
+        if is_main:
+            signal.signal(signal.SIGINT, before)
+    return shell_exit_code(code)
+
+
+async def captured(command: str, argv: Sequence[str], environ: dict[str, str], cwd: str) -> CommandOutput:
+    """Run a command without input, in its own session, and wait for its end; cancelling kills it."""
+    pipe = asyncio.subprocess.PIPE
+    streams = {"stdin": asyncio.subprocess.DEVNULL, "stdout": pipe, "stderr": pipe}
+    process = await _start(command, argv, environ, cwd, start_new_session=True, **streams)
+    # Both pipes are read concurrently: a command blocks when one of them is full.
+    try:
+        out, err, code = await asyncio.gather(_read(process.stdout), _read(process.stderr), process.wait())
+    except asyncio.CancelledError:
+        # The whole session: if only a shell were killed, its children would keep the pipes open.
+        signal_process_group(process.pid, signal.SIGKILL)
+        await process.wait()
+        raise
+    return CommandOutput(shell_exit_code(code), out, err)
+
+
+async def _start(
+    command: str, argv: Sequence[str], environ: dict[str, str], cwd: str, **options: Any
+) -> asyncio.subprocess.Process:
+    folder = cwd if os.access(cwd, os.X_OK) else None
+    return await asyncio.create_subprocess_exec(*argv, executable=command, env=environ, cwd=folder, **options)
+
+
+async def _read(stream: asyncio.StreamReader | None) -> bytes:
+    output = bytearray()
+    while stream is not None and (block := await stream.read(_BLOCK)):
+        output += block[: max(0, MAX_OUTPUT_BYTES - len(output))]
+    return bytes(output)

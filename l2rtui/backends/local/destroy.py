@@ -22,8 +22,8 @@ from l2rtui.backends.common.nvml import GpuReport
 from l2rtui.backends.local import outside, process_scan, run_folders, state_files
 from l2rtui.backends.local.paths import REMOVED, RunFolder, StateFolder
 from l2rtui.backends.local.process_scan import TaggedProcess
-from l2rtui.backends.local.records import ProcessIdentity, RunStatus, StopRequest
 from l2rtui.backends.local.run_store import RunState, RunStore, corrupt_uid, short_uid
+from l2rtui.backends.local.state_files import ProcessIdentity, RunStatus, StopRequest
 from l2rtui.backends.local.supervision import client, kill_escalation
 from l2rtui.backends.local.supervision.watcher import kill_with_watchers
 from l2rtui.domain.node import CPU

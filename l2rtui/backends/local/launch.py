@@ -16,11 +16,11 @@ from l2rtui.backends.common import workdirs
 from l2rtui.backends.common.node_info import node_name
 from l2rtui.backends.common.refusals import pod_exists, run_exists
 from l2rtui.backends.common.slot_check import refuse_taken_slots
-from l2rtui.backends.local import peer_env, process_scan, run_folders, state_files, volumes
+from l2rtui.backends.local import peer_env, process_scan, run_folders, state_files, volume_store
 from l2rtui.backends.local.environment import working_folder
 from l2rtui.backends.local.paths import STAGED, RunFolder, StateFolder
 from l2rtui.backends.local.peer_env import LOOPBACK
-from l2rtui.backends.local.records import DesiredPod, RunRecord
+from l2rtui.backends.local.state_files import DesiredPod, RunRecord
 from l2rtui.backends.local.supervision import client
 from l2rtui.config import Settings
 from l2rtui.domain.plan import LaunchPlan, PlanStep, PodPlan, RunPlan, ScalePlan, StepDone
@@ -229,7 +229,7 @@ def _write(root: StateFolder, settings: Settings, run: RunPlan, run_ports: dict[
             backoff_seconds=settings.backoff_seconds,
             log_max_bytes=settings.log_max_bytes,
             ports=run_ports,
-            volume=volumes.prepare(root, run.spec),
+            volume=volume_store.prepare(root, run.spec),
         )
         state_files.write_atomic(staged.record, record, sync=True)
         # From here on readers see the complete run.

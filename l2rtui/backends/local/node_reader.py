@@ -7,8 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from l2rtui.backends.common.node_info import boot_time, memory_limit, node_name
-from l2rtui.backends.common.node_load import CpuLoad, memory_used
+from l2rtui.backends.common.node_info import CpuLoad, boot_time, memory_limit, memory_used, node_name
 from l2rtui.backends.common.nvml import GpuProcess, GpuReader, GpuReport, cpu_device, shares_of
 from l2rtui.backends.local import process_scan
 from l2rtui.config import Settings

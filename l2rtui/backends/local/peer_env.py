@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from l2rtui.backends.common.peer_env import peer_variables
-from l2rtui.backends.local.records import RunRecord
+from l2rtui.backends.common.run_variables import peer_variables
+from l2rtui.backends.local.state_files import RunRecord
 from l2rtui.domain.plan import PodPlan, RunPlan
 from l2rtui.domain.workload import Role, SetSpec, pod_name
 

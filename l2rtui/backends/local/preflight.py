@@ -16,7 +16,7 @@ from pathlib import Path
 
 from l2rtui.backends.common import workdirs
 from l2rtui.backends.common.train_settings import HINT, settings_findings, train_settings
-from l2rtui.backends.local import process_scan, run_folders, volumes
+from l2rtui.backends.local import process_scan, run_folders, volume_store
 from l2rtui.backends.local.environment import (
     OWN_COMMANDS,
     RUNTIME_COMMAND,
@@ -29,7 +29,7 @@ from l2rtui.backends.local.environment import (
 from l2rtui.backends.local.node_reader import NodeReading
 from l2rtui.backends.local.paths import REMOVED, STAGED, StateFolder
 from l2rtui.backends.local.run_store import RunScan
-from l2rtui.backends.local.secret_files import missing
+from l2rtui.backends.local.secrets import missing
 from l2rtui.backends.local.supervision import client
 from l2rtui.domain.node import Gpu
 from l2rtui.domain.plan import LaunchPlan
@@ -153,7 +153,7 @@ def _unsupported(root: StateFolder, plan: LaunchPlan) -> Iterator[Finding]:
             yield Finding(Severity.REFUSAL, name, sentence, "Choose --backend kubernetes.")
     for name, _, set_spec in sets:
         # A refused template may have any mounts: one finding is enough.
-        if not set_spec.template and (paths := volumes.not_mounted(set_spec)):
+        if not set_spec.template and (paths := volume_store.not_mounted(set_spec)):
             sentence = f"the local backend mounts nothing: {', '.join(paths)} stays as it is"
             yield Finding(Severity.WARNING, name, sentence)
     for name, spec, set_spec in sets:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from l2rtui.backends.local.records import ProcessIdentity
+from l2rtui.backends.local.state_files import ProcessIdentity
 from runtime.base.contract import ENV_POD, ENV_POD_ID, ENV_RUN, ENV_RUN_ID
 from runtime.base.processes import signal_process_group
 

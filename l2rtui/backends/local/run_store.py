@@ -15,7 +15,7 @@ from typing import TypeVar
 from l2rtui.backends.common.node_info import node_name
 from l2rtui.backends.local import process_scan, state_files
 from l2rtui.backends.local.paths import REMOVED, STAGED, RunFolder, StateFolder
-from l2rtui.backends.local.records import RunRecord, RunStatus
+from l2rtui.backends.local.state_files import RunRecord, RunStatus
 from l2rtui.backends.local.supervision import client
 from l2rtui.config import user_name
 

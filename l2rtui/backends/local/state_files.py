@@ -1,4 +1,7 @@
-"""State files: written atomically, and validated when they are read. Blocking, but fast, as they are small."""
+"""State files: the desired and the observed state of a run, written atomically and validated when they are read.
+
+Field names are the names on disk. Calls block, but the files are small.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,130 @@ from typing import TypeVar
 
 import msgspec
 
-from l2rtui.backends.local.records import FORMAT
+from l2rtui.domain.plan import PodPlan
+from l2rtui.domain.status import Phase
+from l2rtui.domain.workload import RunSpec
 from runtime.base import atomic_files, bounded_json
+
+FORMAT = 1
+"""Version of these files; other versions are refused as unreadable instead of being misread."""
+
+
+class ProcessIdentity(msgspec.Struct, frozen=True):
+    """Pid and start time, which together identify one process; see ``process_scan.start_time_of``."""
+
+    pid: int
+    start: str
+
+
+class DesiredPod(msgspec.Struct, frozen=True):
+    """One replica that should run. Its first pod has this uid; a replacement gets another."""
+
+    uid: str
+    plan: PodPlan
+    created: float
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Desired state of a run: ``run.json``.
+
+    Attributes:
+        spec: Spec with the current numbers of replicas.
+        node, boot: Node on which it was launched, and its boot id, for state folders that nodes share.
+        cwd: Working folder of the processes, from which the run was launched.
+        endpoint: Address of the learner. socket_dir: Folder of its sockets.
+        ports: TCP ports of this node that were chosen for replicas, by pod name.
+        volume: Folder that is mounted at /l2r instead of the run's own data folder; empty for the latter.
+        backoff_seconds, log_max_bytes: The settings at launch.
+    """
+
+    format: int = FORMAT
+    uid: str
+    spec: RunSpec
+    owner: str
+    node: str
+    boot: str
+    cwd: str
+    created: float
+    endpoint: str
+    socket_dir: str
+    pods: tuple[DesiredPod, ...]
+    backoff_seconds: float
+    log_max_bytes: int
+    ports: dict[str, int] = {}
+    volume: str = ""
+
+
+class PodRecord(msgspec.Struct, kw_only=True):
+    """Observed state of one pod.
+
+    Attributes:
+        wish: Uid of the DesiredPod that it implements.
+        proc: Its process while one is running. serial: Number of its log file.
+        failures: Number of consecutive restarts, for the back-off.
+        next_start: Time of the next start after a back-off, seconds since the epoch.
+        kill_at: Deadline of SIGKILL after SIGTERM, by ``time.monotonic()``, which all processes of a boot share and
+            no change of the date affects.
+    """
+
+    uid: str
+    wish: str
+    plan: PodPlan
+    created: float
+    phase: Phase = Phase.PENDING
+    reason: str = ""
+    message: str = ""
+    restarts: int = 0
+    failures: int = 0
+    proc: ProcessIdentity | None = None
+    serial: int = -1
+    exit_code: int | None = None
+    started: float | None = None
+    next_start: float | None = None
+    is_terminating: bool = False
+    kill_at: float | None = None
+
+
+class AdoptedProcess(msgspec.Struct, frozen=True):
+    """A process that outlived its parent and has cleared its environment.
+
+    Attributes:
+        pod_uid: Pod that started it, determined by the pipe that it prints to; empty if unknown.
+    """
+
+    proc: ProcessIdentity
+    pod_uid: str = ""
+
+
+class RunStatus(msgspec.Struct, kw_only=True):
+    """Observed state of a run: ``status.json``.
+
+    Attributes:
+        supervisor: Writer of this file; it no longer runs if ``is_ended``.
+        is_ended: Every pod has ended and the supervisor has ended in order.
+        problem: The supervisor's latest problem, one sentence.
+        limit_at: Time at which a limit ends the run, by ``time.monotonic()``; None without such a limit.
+        ended_by: Limit that has ended it; otherwise empty.
+        adopted: Untagged processes of the run, which the supervisor inherited when their parents ended.
+    """
+
+    format: int = FORMAT
+    run: str
+    supervisor: ProcessIdentity
+    is_ended: bool = False
+    is_destroying: bool = False
+    problem: str = ""
+    pods: list[PodRecord] = []
+    limit_at: float | None = None
+    ended_by: str = ""
+    adopted: list[AdoptedProcess] = []
+
+
+class StopRequest(msgspec.Struct, frozen=True):
+    """Request to stop a pod, or all pods; without a grace the set's own applies."""
+
+    grace_seconds: float | None = None
+
 
 T = TypeVar("T")
 _SIZE_LIMIT = 64 << 20

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from l2rtui.backends.local import process_scan
-from l2rtui.backends.local.records import PodRecord
 from l2rtui.backends.local.run_store import CORRUPT, RunState
-from l2rtui.domain.history.identity import spec_id
+from l2rtui.backends.local.state_files import PodRecord
+from l2rtui.domain.history import spec_id
 from l2rtui.domain.plan import PodPlan, planned_view
 from l2rtui.domain.snapshot import UNSUPERVISED, PodView, RunView, SetView
 from l2rtui.domain.status import STOPPED, Phase

@@ -25,7 +25,7 @@ from l2rtui.errors import BackendError, RefusedError
 if TYPE_CHECKING:  # the store of a queue is imported once there is one
     from l2rtui.backends.queue_store import Place, QueueStore
     from l2rtui.domain.plan import ScalePlan
-    from l2rtui.domain.queue.tickets import Ticket
+    from l2rtui.domain.queue import Ticket
     from l2rtui.domain.receipt import DestroyProgress, Receipt
     from l2rtui.domain.workload import RunSpec
 
@@ -98,7 +98,7 @@ class QueuedBackend(WrappedBackend):
 
     async def spec(self, run: str) -> RunSpec:
         """Return the spec of a run, queued or not."""
-        from l2rtui.domain.queue.tickets import TicketState
+        from l2rtui.domain.queue import TicketState
 
         ticket = self.queue.look().queue.named(run)
         if ticket is not None and ticket.state is TicketState.WAITING:
@@ -135,7 +135,7 @@ class QueuedBackend(WrappedBackend):
 
     async def _withdraw(self, run: RunView) -> None:
         """Remove the ticket of a run; a start in progress is awaited, as it cannot be cancelled."""
-        from l2rtui.domain.queue.tickets import TicketState
+        from l2rtui.domain.queue import TicketState
 
         store = self.queue
         until = time.monotonic() + _SETTLE_SECONDS
@@ -180,7 +180,7 @@ def _folder_name(place: Place) -> str:
 
 
 def _without(queue: Any, uid: str, store: QueueStore) -> Any:
-    from l2rtui.domain.queue.tickets import TicketState, finish
+    from l2rtui.domain.queue import TicketState, finish
 
     ticket = queue.with_uid(uid)
     is_settled = ticket is None or ticket.state is TicketState.WAITING or not store.is_kept()
@@ -189,8 +189,8 @@ def _without(queue: Any, uid: str, store: QueueStore) -> Any:
 
 def _view(ticket: Ticket, number: int) -> RunView:
     """Return the row of a queued run: no pods, and the reason why it waits."""
-    from l2rtui.domain.history.identity import spec_id
-    from l2rtui.domain.queue.tickets import TicketState
+    from l2rtui.domain.history import spec_id
+    from l2rtui.domain.queue import TicketState
 
     message = f"waits for {counted(ticket.demand, 'slot')}, number {number} in the queue"
     if ticket.state is TicketState.STARTING:

@@ -23,7 +23,7 @@ import msgspec
 from l2rtui import __version__
 from l2rtui.domain.change import Change
 from l2rtui.domain.log import LogLine
-from l2rtui.domain.redact import redact
+from l2rtui.domain.secret import redact
 from l2rtui.errors import BackendError, UsageError
 from runtime.base import bounded_json
 

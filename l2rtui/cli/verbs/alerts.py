@@ -7,7 +7,7 @@ import os
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import runs_named
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, UsageError
-from l2rtui.services.alerts import delivery_test
+from l2rtui.services import alerts
 from l2rtui.services.spec import spec_file
 
 
@@ -21,7 +21,7 @@ async def run_alerts(session: Session) -> int:
     runs = runs_named(snapshot, [target])
     if len(runs) != 1:
         raise UsageError(f"{target} names {len(runs)} runs.", "Name one of them.")
-    code, text = await delivery_test.from_run(session.backend, snapshot, runs[0].name)
+    code, text = await alerts.from_run(session.backend, snapshot, runs[0].name)
     for line in text.splitlines():
         session.out.line(line)
     return EXIT_FAILED if code else EXIT_DONE
@@ -31,7 +31,7 @@ async def _test_file(session: Session, path: str) -> int:
     spec = spec_file.load(path).spec
     if not spec.alerts:
         raise UsageError(f"{path} has no alerts.", "Write them as docs/limits-and-alerts.md shows.")
-    deliveries = await delivery_test.from_here(spec, os.environ)
+    deliveries = await alerts.from_here(spec, os.environ)
     for delivery in deliveries:
         problem = f"not delivered to {delivery.target}: {delivery.problem}"
         session.out.line(problem if delivery.problem else f"sent to {delivery.target}")

@@ -11,7 +11,7 @@ from l2rtui.cloud.artifacts import Artifact, Artifacts
 from l2rtui.domain.quantity import format_bytes
 from l2rtui.errors import EXIT_DONE, UsageError
 from l2rtui.services import artifacts
-from l2rtui.services.transfer_progress import Counter
+from l2rtui.services.volumes import Counter
 from l2rtui.tables.column import Column, View
 
 _LIST = View(

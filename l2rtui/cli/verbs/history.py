@@ -12,12 +12,11 @@ from l2rtui.cli.contexts import contexts_of
 from l2rtui.cli.output import cell_text, csv_rows
 from l2rtui.cli.session import Session
 from l2rtui.config import user_name
-from l2rtui.domain.history.record import ID_CHARS, HistoryEntry, RunOutcome
+from l2rtui.domain.history import ID_CHARS, HistoryEntry, RunOutcome
 from l2rtui.domain.quantity import counted, utc
-from l2rtui.domain.redact import redact
 from l2rtui.domain.sanitize import sanitize
-from l2rtui.domain.selection.filter_language import compile_filter, misread_columns
-from l2rtui.domain.selection.name_pattern import is_pattern, matches_any
+from l2rtui.domain.secret import redact
+from l2rtui.domain.selection.filter_language import compile_filter, is_pattern, matches_any, misread_columns
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, L2RError, NotFoundError, UsageError
 from l2rtui.services.history.completion import complete_ended, has_open_runs
 from l2rtui.services.history.lookup import bare_experiment, compared, find_entry, find_record, spec_document
@@ -87,7 +86,7 @@ async def run_diff(session: Session) -> int:
             f"{record.entry.run} ({record.entry.run_id[:ID_CHARS]}{place})"
             for record, place in zip((first, second), places, strict=True)
         )
-        from l2rtui.domain.history.difference import unified
+        from l2rtui.domain.history import unified
 
         for line in unified(rows, patch, *titles):
             session.out.text(line)
@@ -100,7 +99,7 @@ async def run_report(session: Session) -> int:
     """Write the page of an experiment."""
     # Charts and the page itself: no other verb of the history needs them.
     from l2rtui.cli.verbs.curves import write_text
-    from l2rtui.domain.report.page import page_text
+    from l2rtui.domain.report import page_text
     from l2rtui.domain.workload import name_problem
     from l2rtui.services.history.report import experiment_report
 
@@ -118,7 +117,7 @@ async def run_report(session: Session) -> int:
 
 async def run_sweep(session: Session) -> int:
     """Print the results of the trials of a sweep, the best first."""
-    from l2rtui.services.sweeps.results import sweep_results  # with curves
+    from l2rtui.services.sweeps import sweep_results  # with curves
     from l2rtui.tables.summaries import trial_cells, trials
 
     await _complete(session)
@@ -283,7 +282,7 @@ async def _show(session: Session, word: str) -> int:
 
 async def _export(session: Session, names: Sequence[str]) -> int:
     """Copy the selected runs, oldest first, and print the names of the copied ones."""
-    from l2rtui.services.history.exports.trackers import Tracker, export_runs
+    from l2rtui.services.history.exports import Tracker, export_runs
 
     await _complete(session)
     entries = list(_selected(session, names))

@@ -10,29 +10,15 @@ from l2rtui.backends.base import Inspector
 from l2rtui.cli import json_output
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import listed, one_pod
-from l2rtui.domain.event import KubeEvent
-from l2rtui.domain.exchange.topology import topology, topology_lines
 from l2rtui.domain.node import Node
 from l2rtui.domain.quantity import counted, rfc3339, utc
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
-from l2rtui.domain.status import Level
+from l2rtui.domain.topology import topology, topology_lines
 from l2rtui.errors import EXIT_DONE, BackendError, UsageError
 from l2rtui.services.learning import run_learning
 from l2rtui.services.port_forwards import PortForward, carry, open_forwards
 from l2rtui.tables.column import Column, View
-
-_EVENTS = View(
-    "object",
-    (
-        Column("TIME", "time"),
-        Column("LEVEL", "level", level=lambda event: Level.WARN if event["level"] == "Warning" else None),
-        Column("REASON", "reason"),
-        Column("OBJECT", "object"),
-        Column("NAMESPACE", "namespace", is_wide=True),
-        Column("COUNT", "count", is_number=True),
-        Column("MESSAGE", "message"),
-    ),
-)
+from l2rtui.tables.resources import EVENTS
 
 _FORWARDS = View(
     "pod",
@@ -113,7 +99,7 @@ async def run_events(session: Session) -> int:
     inspector = _inspector(session, "events", "`l2rtui logs` marks each restart with its exit code.")
     target = _target(await session.backend.snapshot(), session.args.target) if session.args.target else None
     events = await inspector.events(target)
-    session.out.show_all(_EVENTS, [_event_document(event) for event in events])
+    session.out.show_all(EVENTS, events)
     if not events:
         session.talk.say("No events are kept; a cluster forgets them after an hour or so.")
     return EXIT_DONE
@@ -145,16 +131,4 @@ def _forward_document(forward: PortForward) -> dict[str, Any]:
         "backend": forward.backend,
         "since": rfc3339(forward.since),
         "pid": forward.pid,
-    }
-
-
-def _event_document(event: KubeEvent) -> dict[str, Any]:
-    return {
-        "time": rfc3339(event.time),
-        "level": event.level,
-        "reason": event.reason,
-        "object": event.object,
-        "namespace": event.namespace,
-        "message": event.message,
-        "count": event.count,
     }

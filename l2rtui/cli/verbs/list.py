@@ -16,10 +16,11 @@ from l2rtui.cli.session import Session
 from l2rtui.cli.targets import listed
 from l2rtui.config import state_dir
 from l2rtui.domain.node import natural_key
-from l2rtui.domain.selection.gpu_columns import about_gpu
+from l2rtui.domain.selection.filter_language import about_gpu
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND
 from l2rtui.tables.column import Document
+from l2rtui.tables.resources import LEAKS
 from l2rtui.tables.summaries import experiment_document
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ class _ExperimentLister(_Lister):
         documents = self.selection.choose(snapshot, every)
         if self.session.out.form == "name" and not self.session.args.filter:
             return documents
-        from l2rtui.services.experiments.summaries import experiments
+        from l2rtui.services.sweeps import experiments
 
         names = {document["experiment"] for document in documents}
         runs = [run for run in snapshot.runs.values() if run.experiment in names]
@@ -206,7 +207,7 @@ async def run_leaks(session: Session) -> int:
         from l2rtui.cli.verbs.destroy import destroy_leaks
 
         return await destroy_leaks(session, leaks)
-    session.out.show_all(table_output.LEAKS, [json_output.leak_document(leak) for leak in leaks])
+    session.out.show_all(LEAKS, leaks)
     if not leaks:
         session.talk.say("No leaks.")
     return EXIT_LEFT_BEHIND if leaks else EXIT_DONE

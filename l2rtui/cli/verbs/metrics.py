@@ -16,7 +16,7 @@ from l2rtui.cli.session import Session
 from l2rtui.cli.watching import RepaintedTable
 from l2rtui.domain.metrics import RunMetrics
 from l2rtui.domain.quantity import counted
-from l2rtui.domain.selection.name_pattern import is_pattern
+from l2rtui.domain.selection.filter_language import is_pattern
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import EXIT_DONE, L2RError, NotFoundError
 from l2rtui.services import job_status, metrics

@@ -12,15 +12,15 @@ from l2rtui.cli.selection import filtered
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import listed
 from l2rtui.config import context_name
+from l2rtui.domain import reservations
 from l2rtui.domain.node import SlotId
-from l2rtui.domain.owners.holdings import holdings
+from l2rtui.domain.owners import holdings
 from l2rtui.domain.quantity import counted
-from l2rtui.domain.reservations import rules
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, L2RError, UsageError
-from l2rtui.services.owners import looks
-from l2rtui.services.owners.gpu_hours import gpu_hours
-from l2rtui.services.reservations import changes
+from l2rtui.services import owners as looks
+from l2rtui.services import reservations as changes
+from l2rtui.services.owners import gpu_hours
 from l2rtui.tables.column import Document
 from l2rtui.tables.summaries import OWNERS, OwnerRow
 
@@ -61,7 +61,7 @@ async def run_reserve(session: Session) -> int:
     until = await changes.reserve(session.backend, slots, time.time(), args.seconds, args.note)
     snapshot = await session.backend.snapshot()
     _show(session, snapshot, slots)
-    end = next((item.end for _, item in rules.reserved(slots, snapshot.ledger) if item.until == until), "")
+    end = next((item.end for _, item in reservations.reserved(slots, snapshot.ledger) if item.until == until), "")
     session.talk.say(f"reserved {counted(len(slots), 'slot')}{f' until {end}' if end else ''}")
     return EXIT_DONE
 
@@ -75,7 +75,7 @@ async def run_unreserve(session: Session) -> int:
     session.require_answer("unreserve")
     snapshot = await session.backend.snapshot()
     slots = changes.mine(snapshot) if args.mine else changes.slots_named(args.places, snapshot)
-    names = listed(str(slot) for slot, _ in rules.reserved(slots, snapshot.ledger))
+    names = listed(str(slot) for slot, _ in reservations.reserved(slots, snapshot.ledger))
     if names and not session.confirm(lambda: f"End the reservations of {names} {session.backend.acts_on()}?"):
         return EXIT_FAILED
     ended = await changes.unreserve(session.backend, snapshot, slots, is_admin=args.admin)

@@ -20,7 +20,7 @@ from l2rtui.errors import EXIT_DONE, EXIT_FAILED, NotFoundError, UsageError
 from l2rtui.services import launcher
 from l2rtui.services.ownership import refuse_others
 from l2rtui.services.queue import changes
-from l2rtui.services.terminal.attach import carry, leave_text
+from l2rtui.services.terminal import carry, leave_text
 
 
 async def run_scale(session: Session) -> int:

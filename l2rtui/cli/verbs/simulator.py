@@ -3,40 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 from l2rtui.cli.output import has_colours
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import one_pod, pods_named
 from l2rtui.domain.simulator import Simulator
 from l2rtui.domain.snapshot import PodView
-from l2rtui.domain.status import Level
 from l2rtui.domain.workload import Role
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, L2RError, NotFoundError, UsageError
 from l2rtui.services import simulators
 from l2rtui.services.ownership import refuse_others
-from l2rtui.tables.column import Column, View
+from l2rtui.tables.resources import SIMULATORS, SimulatorRow
 
-_LEVELS = {"ready": None, "starting": Level.WAIT, "stopped": Level.DONE, "lost": Level.WARN, "given up": Level.BAD}
 _AT_ONCE = 16
-
-
-_VIEW = View(
-    lambda document: f"{document['pod']}/{document['index']}",
-    (
-        Column("POD", "pod"),
-        Column("INDEX", "index", is_number=True),
-        Column("STATE", "state", level=lambda document: _LEVELS.get(document["state"])),
-        Column("RESTARTS", "restarts", is_number=True),
-        Column("FPS", "fps", is_number=True),
-        Column("KIND", "kind"),
-        Column("ERROR", "error"),
-    ),
-)
 
 
 async def run_simulator(session: Session) -> int:
@@ -77,19 +59,19 @@ async def _status(session: Session, pods: tuple[PodView, ...]) -> int:
 
     chosen = [pod for pod in pods if pod.role in (Role.WORKER, Role.EVALUATOR)] or list(pods)
     answers = await asyncio.gather(*map(ask, chosen))
-    documents = [
-        _document(pod, simulator)
+    rows = [
+        SimulatorRow(pod.name, simulator)
         for pod, answer in zip(chosen, answers, strict=True)
         if not isinstance(answer, L2RError)
         for simulator in answer
     ]
     errors = [answer for answer in answers if isinstance(answer, L2RError)]
-    if not documents and errors:
+    if not rows and errors:
         raise errors[0]
     for error in errors:
         if not isinstance(error, NotFoundError):
             session.talk.say(str(error))
-    session.out.show_all(_VIEW, documents)
+    session.out.show_all(SIMULATORS, rows)
     return EXIT_DONE
 
 
@@ -117,7 +99,3 @@ def _write(path: Path, data: bytes) -> None:
     except OSError as error:
         reason = "it is there already" if isinstance(error, FileExistsError) else error.strerror
         raise UsageError(f"{path} was not written: {reason}.", "Name another file.") from error
-
-
-def _document(pod: PodView, simulator: Simulator) -> dict[str, Any]:
-    return {"pod": pod.name, **dataclasses.asdict(simulator), "tail": list(simulator.tail)}

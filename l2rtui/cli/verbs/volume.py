@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,32 +14,11 @@ from l2rtui.cli.session import Session
 from l2rtui.cli.table_output import format_age
 from l2rtui.cli.targets import listed
 from l2rtui.domain.quantity import counted, format_bytes, rfc3339
-from l2rtui.domain.volume import FileEntry, KeptResult, Volume
+from l2rtui.domain.volume import KeptResult
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, NotFoundError, RefusedError, UsageError
 from l2rtui.services import volumes
 from l2rtui.tables.column import Column, View
-
-_VOLUMES = View(
-    name="name",
-    columns=(
-        Column("NAME", "name"),
-        Column("SIZE", lambda document: format_bytes(document["size_bytes"]), is_number=True),
-        Column("PHASE", "phase"),
-        Column("ACCESS", lambda document: ",".join(document["modes"])),
-        Column("CLASS", "storage_class"),
-        Column("MOUNTED BY", lambda document: ",".join(document["mounted_by"])),
-        Column("REASON", "reason"),
-    ),
-)
-_FILES = View(
-    name="path",
-    columns=(
-        Column("PATH", lambda document: document["path"] + ("/" if document["kind"] == "folder" else "")),
-        Column("SIZE", lambda document: format_bytes(document["size_bytes"]), is_number=True),
-        Column("CHANGED", "changed"),
-        Column("KIND", "kind", is_wide=True),
-    ),
-)
+from l2rtui.tables.resources import FILES, VOLUMES
 
 
 async def run_volume(session: Session) -> int:
@@ -62,7 +39,7 @@ def _store(session: Session) -> VolumeStore:
 
 
 async def _list(session: Session) -> int:
-    session.out.show_all(_VOLUMES, [_document(volume) for volume in await _store(session).list()])
+    session.out.show_all(VOLUMES, await _store(session).list())
     return EXIT_DONE
 
 
@@ -74,7 +51,7 @@ async def _create(session: Session) -> int:
     modes = tuple(mode.strip().upper() for mode in args.access.split(",") if mode.strip())
     made = await _store(session).create(name, args.size, storage_class=args.storage_class, modes=modes)
     session.talk.say(f"made {name}: {made.phase}{f', {made.reason}' if made.reason else ''}")
-    session.out.show_all(_VOLUMES, [_document(made)])
+    session.out.show_all(VOLUMES, [made])
     return EXIT_DONE
 
 
@@ -93,7 +70,7 @@ async def _delete(session: Session) -> int:
 async def _files(session: Session) -> int:
     name, path = _path(session.args.source)
     async with _store(session).files(name, session.args.image) as files:
-        session.out.show_all(_FILES, [_file(entry) for entry in await files.entries(path)])
+        session.out.show_all(FILES, await files.entries(path))
     return EXIT_DONE
 
 
@@ -133,15 +110,6 @@ def _path(word: str) -> tuple[str, str]:
 
 def _local(word: str) -> Path:
     return Path(word).expanduser()
-
-
-def _document(volume: Volume) -> dict[str, Any]:
-    return {**asdict(volume), "modes": list(volume.modes), "mounted_by": list(volume.mounted_by)}
-
-
-def _file(entry: FileEntry) -> dict[str, Any]:
-    changed = datetime.fromtimestamp(entry.changed, UTC).isoformat(timespec="seconds")
-    return {"path": entry.path, "kind": entry.kind, "size_bytes": entry.size, "changed": changed}
 
 
 # --- results ---------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from l2rtui.cli.listings import RUNS
 from l2rtui.cli.selection import RowSelection
 from l2rtui.cli.session import Session
 from l2rtui.cli.table_output import format_age
-from l2rtui.domain.selection.name_pattern import is_pattern
+from l2rtui.domain.selection.filter_language import is_pattern
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.domain.status import Level
 from l2rtui.errors import EXIT_DONE, EXIT_OUT_OF_REACH, EXIT_TIMEOUT, NotFoundError, UsageError

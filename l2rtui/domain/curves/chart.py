@@ -11,7 +11,7 @@ from typing import Final
 from l2rtui.domain.curves.columns import Columns, Grid, bridge, over_seeds, resample, smooth
 from l2rtui.domain.curves.run_curve import Axis, RunCurve
 from l2rtui.domain.curves.scale import Scale, position_scale, usual_values, value_scale
-from l2rtui.domain.history.identity import Key, newest_by_seed, variants_of
+from l2rtui.domain.history import Key, newest_by_seed, variants_of
 
 RETURN: Final = "return"
 """Return of evaluations if there are any, otherwise of training episodes."""

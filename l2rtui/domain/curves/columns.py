@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from l2rtui.domain.curves.run_curve import Axis, RunCurve
-from l2rtui.domain.experiments.interval import MOST_EXACT, bootstrap_interval
+from l2rtui.domain.experiments import MOST_EXACT, bootstrap_interval
 
 NOTHING: Final = math.nan
 _RESAMPLED_COLUMNS: Final = 24

@@ -1,19 +1,24 @@
-"""The filter language of all tables: words, and comparisons with a column. Pure.
+"""Selection of rows: the filter language of all tables, label selectors, and name patterns of commands. Pure.
 
 ``phortx1 !eval free>=2 status=Failed model~A100``: every part must match. A word must appear somewhere in the row,
-``!word`` nowhere. ``column OP value`` compares with one column: ``=`` and ``!=`` the whole cell, ``~`` and ``!~`` a
-part of it, ``<``, ``<=``, ``>``, ``>=`` its number. Numbers are written as displayed: ``7,610``, ``3/4`` (the 3),
-``61%``, ``2h03m``, ``16Gi``. Case is ignored.
+``!word`` nowhere. ``column OP value`` compares with one column: ``=`` and ``!=`` the whole cell, ``~`` and ``!~``
+a part of it, ``<``, ``<=``, ``>``, ``>=`` its number. Numbers are written as displayed: ``7,610``, ``3/4`` (the
+3), ``61%``, ``2h03m``, ``16Gi``. Case is ignored.
 
 Columns whose names start with ``gpu.`` have a line for each GPU. All parts that name them must match the same GPU:
 ``gpu.free>=2 gpu.model=H100 gpu.memory>=40G``. There ``=`` also matches a single word of the cell.
+
+Label selectors are those of ``kubectl -l``: ``gpu=a100,zone!=b``, ``team in (vision, rl)``, ``spot``, ``!spot``.
+Grammar and meaning follow Kubernetes' set-based requirements: all must hold, and ``!=`` and ``notin`` also match
+objects without that label.
 """
 
 from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Final
 
 Cells = Callable[[int], str]
@@ -152,3 +157,89 @@ def number_of(text: str) -> float | None:
         return None
     number = float(match[0].replace(",", ""))
     return number * _SIZES.get(text[match.end() :].strip().removesuffix("b"), 1.0)
+
+
+GPU_COLUMNS: Final = (f"{OF_GPU}free", f"{OF_GPU}model", f"{OF_GPU}memory")
+
+
+def gpu_cells(gpus: Iterable[tuple[int, str, int]]) -> tuple[str, str, str]:
+    """Return the cells of ``GPU_COLUMNS``, with a line for each GPU; empty without GPUs.
+
+    Args:
+        gpus: Number of free slots, model (empty if unknown) and total memory in bytes (0 if unknown) of each.
+    """
+    rows = [(str(free), " ".join(model.split()), str(memory or "")) for free, model, memory in gpus]
+    free, model, memory = ("\n".join(cells) for cells in zip(*rows, strict=True)) if rows else ("", "", "")
+    return free, model, memory
+
+
+def about_gpu(text: str) -> str:
+    """Expand a filter with short names of GPU columns, such as ``free>=2 model=H100``, to their full names."""
+    return " ".join(f"{OF_GPU}{part}" for part in text.casefold().split())
+
+
+Labels = Mapping[str, str]
+Selector = Callable[[Labels], bool]
+
+_KEY: Final = r"(?P<key>[A-Za-z0-9](?:[A-Za-z0-9./_-]*[A-Za-z0-9])?)"
+_VALUE: Final = r"[A-Za-z0-9._-]*"
+_EQUALITY: Final = re.compile(rf"{_KEY}\s*(?P<op>==|!=|=)\s*(?P<value>{_VALUE})")
+_SET: Final = re.compile(rf"{_KEY}\s+(?P<op>in|notin)\s*\((?P<values>[^()]*)\)")
+_PRESENCE: Final = re.compile(rf"(?P<not>!?)\s*{_KEY}")
+_COMMA: Final = re.compile(r",(?![^()]*\))")
+"""Comma between requirements, not inside the parentheses of a set."""
+
+
+def compile_selector(text: str) -> Selector:
+    """Compile a selector into a test of labels.
+
+    Raises:
+        ValueError: The selector is invalid; the message names the part.
+    """
+    requirements = [_requirement(part.strip()) for part in _COMMA.split(text)]
+    return lambda labels: all(holds(labels) for holds in requirements)
+
+
+def _requirement(part: str) -> Selector:
+    if match := _EQUALITY.fullmatch(part):
+        return _in(match["key"], frozenset((match["value"],)), is_in=match["op"] != "!=")
+    if match := _SET.fullmatch(part):
+        values = frozenset(value.strip() for value in match["values"].split(","))
+        return _in(match["key"], values, is_in=match["op"] == "in")
+    if match := _PRESENCE.fullmatch(part):
+        key, is_present = match["key"], not match["not"]
+        return lambda labels: (key in labels) is is_present
+    raise ValueError(f"{part!r} is not a label selector: write KEY=VALUE, KEY!=VALUE, KEY, !KEY or 'KEY in (A,B)'")
+
+
+def _in(key: str, values: frozenset[str], *, is_in: bool) -> Selector:
+    return lambda labels: (labels.get(key) in values) is is_in
+
+
+EXPERIMENT_WORDS: Final = ("experiment", "experiments", "exp")
+"""Prefixes for the name of an experiment in a target: ``experiment/NAME``."""
+KINDS: Final = {
+    **dict.fromkeys(("po", "pod", "pods", "container", "containers", "ps", "worker", "workers", "actors"), "pods"),
+    **dict.fromkeys(("no", "node", "nodes"), "nodes"),
+    **dict.fromkeys(("run", "runs", "job", "jobs", "all", "task", "tasks", "release", "releases"), "runs"),
+    **dict.fromkeys(("sts", "statefulset", "statefulsets", "rs", "replicaset", "replicasets"), "runs"),
+    **dict.fromkeys(("deploy", "deployment", "deployments", "cluster"), "runs"),
+    **dict.fromkeys(EXPERIMENT_WORDS, "experiments"),
+    **dict.fromkeys(("slot", "slots", "gpu", "gpus"), "slots"),
+    **dict.fromkeys(("ev", "event", "events"), "events"),
+    **dict.fromkeys(("secret", "secrets"), "secret ls"),
+    **dict.fromkeys(("pv", "pvc", "persistentvolumeclaims", "volume", "volumes"), "volume ls"),
+    **dict.fromkeys(("image", "images"), "image ls"),
+}
+"""Verb that lists the objects of a kind, keyed by the names that other tools use for it."""
+_WILDCARDS = frozenset("*?[")
+
+
+def is_pattern(name: str) -> bool:
+    """Return True if a name contains a shell wildcard."""
+    return not _WILDCARDS.isdisjoint(name)
+
+
+def matches_any(names: Iterable[str], patterns: Collection[str]) -> bool:
+    """Return True if one of the names matches one of the patterns."""
+    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from l2rtui.backends.base import Backend
 from l2rtui.backends.common import workdirs
-from l2rtui.domain.history.record import ID_CHARS, HistoryRecord, SourceState
+from l2rtui.domain.history import ID_CHARS, HistoryRecord, SourceState
 from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.quantity import counted
 from l2rtui.domain.workload import RunSpec, name_problem

@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
-from l2rtui.domain.history.record import Ending, HistoryEntry, HistoryRecord, RunOutcome
+from l2rtui.domain.history import Ending, HistoryEntry, HistoryRecord, RunOutcome
 from l2rtui.errors import L2RError
 from l2rtui.services.history import recorder
 from l2rtui.services.history.contexts import context_of, parts_of

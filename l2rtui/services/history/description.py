@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from l2rtui.domain.history.record import HistoryRecord
+from l2rtui.domain.history import HistoryRecord
 from l2rtui.domain.quantity import utc
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.services.history.launch_facts import spec_of

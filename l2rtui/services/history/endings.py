@@ -17,12 +17,11 @@ from typing import Final, TypeVar
 from l2rtui.backends.base import Backend
 from l2rtui.domain.curves.chart import RETURN, SeedCurve
 from l2rtui.domain.curves.run_curve import Axis, RecordBatch, RunCurve
-from l2rtui.domain.history.identity import spec_id
-from l2rtui.domain.history.record import Ending, HistoryRecord, RunOutcome
+from l2rtui.domain.history import Ending, HistoryRecord, RunOutcome, spec_id
 from l2rtui.domain.log import LogQuery
-from l2rtui.domain.redact import redact
 from l2rtui.domain.runstatus import lost_pod
 from l2rtui.domain.sanitize import sanitize
+from l2rtui.domain.secret import redact
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView, has_finished
 from l2rtui.domain.status import Phase
 from l2rtui.errors import L2RError

@@ -14,9 +14,8 @@ import msgspec
 
 from l2rtui import __version__
 from l2rtui.backends.common import stored_spec
-from l2rtui.domain.history.record import HistoryEntry, HistoryRecord, LaunchFacts, SourceState
-from l2rtui.domain.redact import HIDDEN_TEXT, redact, redact_long
-from l2rtui.domain.secret import SECRET_FORMS
+from l2rtui.domain.history import HistoryEntry, HistoryRecord, LaunchFacts, SourceState
+from l2rtui.domain.secret import HIDDEN_TEXT, SECRET_FORMS, redact, redact_long
 from l2rtui.domain.workload import RunSpec
 from l2rtui.services.history.contexts import context_of
 from l2rtui.services.history.source_state import source_state

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from l2rtui.domain.history.record import HistoryEntry, HistoryRecord
-from l2rtui.domain.selection.name_pattern import EXPERIMENT_WORDS
+from l2rtui.domain.history import HistoryEntry, HistoryRecord
+from l2rtui.domain.selection.filter_language import EXPERIMENT_WORDS
 from l2rtui.errors import NotFoundError, UsageError
 from l2rtui.services.history.store import HistoryFilter, HistoryStore
 from runtime.base import bounded_json
 
 if TYPE_CHECKING:
-    from l2rtui.domain.history.difference import Difference
+    from l2rtui.domain.history import Difference
 
 MIN_ID_CHARS: Final = 6
 """Minimum number of characters of an id that identify a run."""
@@ -77,7 +77,7 @@ def spec_document(record: HistoryRecord) -> Mapping[str, Any]:
 
 def compared(first: HistoryRecord, second: HistoryRecord) -> tuple[tuple[Difference, ...], tuple[str, ...]]:
     """Return the fields in which two records differ, and the difference of their source trees as a unified diff."""
-    from l2rtui.domain.history.difference import differences, patch_difference  # with difflib
+    from l2rtui.domain.history import differences, patch_difference  # with difflib
 
     rows = differences(first, second, spec_document(first), spec_document(second))
     return rows, patch_difference(first, second)

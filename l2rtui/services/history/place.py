@@ -14,19 +14,22 @@ import re
 import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
+import msgspec
+
 from l2rtui.backends.base import Backend
 from l2rtui.config import user_name
-from l2rtui.domain.history.record import HistoryEntry, HistoryRecord, RunOutcome
+from l2rtui.domain.history import HistoryEntry, HistoryRecord, RunOutcome
 from l2rtui.errors import BackendError
 from l2rtui.services.history.contexts import context_of
 from l2rtui.services.history.store import HistoryFilter, HistoryStore
-from l2rtui.services.history.travelling import MAX_RECORD_BYTES, decode, encode
+from runtime.base import bounded_json
 from runtime.base.object_store import ObjectStore, open_store
 
 PLACE_SECONDS: Final = 2.0
@@ -192,3 +195,48 @@ def _is_missing(entry: HistoryEntry, stored: dict[str, str]) -> bool:
     if entry.state is RunOutcome.RUNNING:
         return entry.run_id not in stored
     return entry.state is not RunOutcome.LOST and stored.get(entry.run_id) != "ended"
+
+
+MAX_RECORD_BYTES: Final = 64 << 10
+"""Compressed size of a transferred record: together with the spec, far below the 1 MiB of a ConfigMap."""
+MAX_DECODED_BYTES: Final = 4 << 20
+_GZIP: Final = 16 + zlib.MAX_WBITS
+
+
+def encode(record: HistoryRecord) -> bytes:
+    """Return a record as gzipped JSON of at most `MAX_RECORD_BYTES`; the longest parts are dropped first, with a
+    sentence.
+
+    Returns:
+        Empty if even the rest is too large.
+    """
+    for smaller in _smaller(record):
+        packer = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
+        packed = packer.compress(msgspec.json.encode(smaller)) + packer.flush()
+        if len(packed) <= MAX_RECORD_BYTES:
+            return packed
+    return b""
+
+
+def _smaller(record: HistoryRecord) -> Iterable[HistoryRecord]:
+    yield record
+    if record.launch.source.diff:
+        problem = "its changes were too long to travel with the run"
+        source = replace(record.launch.source, diff="", problem=problem)
+        record = replace(record, launch=replace(record.launch, source=source))
+        yield record
+    if record.ending is not None:
+        note = "its curve and log lines were too long to travel with the run"
+        record = replace(record, ending=replace(record.ending, curve=(), logs=(), note=note))
+        yield record
+
+
+def decode(packed: bytes) -> HistoryRecord | None:
+    """Return a record; None if it is invalid or too large. The caller must check which run it belongs to."""
+    if len(packed) > MAX_RECORD_BYTES:
+        return None
+    try:
+        text = zlib.decompressobj(_GZIP).decompress(packed, MAX_DECODED_BYTES)
+        return bounded_json.decode(text, HistoryRecord)
+    except (zlib.error, ValueError):
+        return None

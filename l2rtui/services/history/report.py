@@ -10,12 +10,11 @@ from typing import Any, Final
 
 from l2rtui import __version__
 from l2rtui.backends.base import Backend
-from l2rtui.domain.history.difference import Difference, differences
-from l2rtui.domain.history.record import HistoryEntry, HistoryRecord, LaunchFacts
-from l2rtui.domain.report.content import ExperimentReport, ReportedRun
+from l2rtui.domain.history import Difference, HistoryEntry, HistoryRecord, LaunchFacts, differences
+from l2rtui.domain.report import ExperimentReport, ReportedRun
 from l2rtui.domain.runstatus import run_status
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
-from l2rtui.domain.sweeps.trial import Trial
+from l2rtui.domain.sweeps import Trial
 from l2rtui.errors import L2RError, NotFoundError
 from l2rtui.services.curves import seed_curve
 from l2rtui.services.history.endings import final_figures, recorded_curve, stored_curve

@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import Final
 
 from l2rtui.backends.base import Backend, RunPlace
-from l2rtui.domain.history.record import Ending, HistoryRecord, RunOutcome
+from l2rtui.domain.history import Ending, HistoryRecord, RunOutcome
 from l2rtui.errors import BackendError, L2RError
 from l2rtui.services.history.contexts import context_of, parts_of
+from l2rtui.services.history.place import decode, encode
 from l2rtui.services.history.store import HistoryFilter, HistoryStore
-from l2rtui.services.history.travelling import decode, encode
 
 SHARE_SECONDS: Final = 3.0
 """Longest wait of a launch until its records are attached."""

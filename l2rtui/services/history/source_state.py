@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from l2rtui.domain.history.record import SourceState
-from l2rtui.domain.redact import redact_long
+from l2rtui.domain.history import SourceState
+from l2rtui.domain.secret import redact_long
 
 MAX_DIFF_BYTES: Final = 1 << 20
 MAX_UNTRACKED: Final = 100

@@ -22,10 +22,10 @@ from typing import Any, Final, Self, TypeVar
 
 from l2rtui.config import state_dir
 from l2rtui.domain.curves.chart import RETURN
-from l2rtui.domain.history.record import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome, merged_ending
+from l2rtui.domain.history import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome, merged_ending
 from l2rtui.errors import BackendError, NotFoundError
 from runtime.base import bounded_json
-from runtime.base.file_lock import lock_folder
+from runtime.base.atomic_files import lock_folder
 
 # Lists read only the small table. Long values are in bodies, once for all runs that share them, such as the diff of
 # the source tree of all seeds of an experiment.

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 
 from l2rtui.backends.queue_store import QueueStore
-from l2rtui.domain.queue.tickets import RunQueue, Ticket, TicketState, finish, move
-from l2rtui.domain.selection.name_pattern import EXPERIMENT_WORDS
+from l2rtui.domain.queue import RunQueue, Ticket, TicketState, finish, move
+from l2rtui.domain.selection.filter_language import EXPERIMENT_WORDS
 from l2rtui.errors import NotFoundError, RefusedError
 from l2rtui.services import journal
 from l2rtui.services.ownership import refuse_owners

@@ -27,11 +27,10 @@ from l2rtui.backends.base import Backend
 from l2rtui.backends.queue_store import QueueFile, QueueStore
 from l2rtui.backends.registry import make_backend
 from l2rtui.config import load_settings
-from l2rtui.domain.history.record import RunOutcome
+from l2rtui.domain import queue as transitions
+from l2rtui.domain.history import RunOutcome
 from l2rtui.domain.preflight import refusals
-from l2rtui.domain.queue import tickets as transitions
-from l2rtui.domain.queue.admission import admit, fair_order, held_slots
-from l2rtui.domain.queue.tickets import RunQueue, Ticket, TicketState
+from l2rtui.domain.queue import RunQueue, Ticket, TicketState, admit, fair_order, held_slots
 from l2rtui.domain.snapshot import UNSUPERVISED, ClusterSnapshot, RunView
 from l2rtui.errors import L2RError, RefusedError
 from l2rtui.services import launcher
@@ -41,8 +40,8 @@ from l2rtui.services.history.endings import outcome_of
 from l2rtui.services.history.store import HistoryFilter, HistoryStore
 from l2rtui.services.monitor import Monitor
 from l2rtui.services.queue.sweep_halving import SweepHalving
+from runtime.base.atomic_files import try_lock
 from runtime.base.cgroups import leave_run_group
-from runtime.base.file_lock import try_lock
 from runtime.base.processes import exponential_delay
 
 LOOK_SECONDS: Final = 1.0

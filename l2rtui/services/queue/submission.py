@@ -17,14 +17,13 @@ from l2rtui.backends.queued.keeper_process import ensure_keeper, is_tag
 from l2rtui.config import user_name
 from l2rtui.domain.preflight import Finding, refusals
 from l2rtui.domain.quantity import counted
-from l2rtui.domain.queue.admission import admit, impossible
-from l2rtui.domain.queue.tickets import RunQueue, Ticket, enqueue
+from l2rtui.domain.queue import RunQueue, Ticket, admit, enqueue, impossible
 from l2rtui.domain.secret import is_secret_variable
 from l2rtui.errors import RefusedError
 from l2rtui.services import journal
-from l2rtui.services.history.unattended import watch_ends
+from l2rtui.services.history.recorder import watch_ends
 from l2rtui.services.launcher import CheckedPlan, prepare_runs
-from l2rtui.services.sweeps.registration import watch_sweeps
+from l2rtui.services.sweeps import watch_sweeps
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,14 @@ from l2rtui.backends.base import Backend
 from l2rtui.backends.queue_store import QueueFile, QueueStore
 from l2rtui.domain.curves.chart import RETURN
 from l2rtui.domain.curves.run_curve import Axis
-from l2rtui.domain.queue.tickets import finish
+from l2rtui.domain.queue import finish
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
-from l2rtui.domain.sweeps.halving import Points, SweepWatch, next_reports
+from l2rtui.domain.sweeps import Points, SweepWatch, next_reports
 from l2rtui.errors import L2RError
 from l2rtui.services import journal, launcher
+from l2rtui.services import sweeps as results
 from l2rtui.services.curves import seed_curve
 from l2rtui.services.history.endings import curve_columns, outcome_of
-from l2rtui.services.sweeps import asha
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class SweepHalving:
         reports = (*watch.reports, *next_reports(watch, points, ended))
         stopped = watch.stopped
         if len(reports) > len(watch.reports):
-            stopped = tuple(sorted(await asyncio.to_thread(asha.pruned_trials, watch.halving, reports)))
+            stopped = tuple(sorted(await asyncio.to_thread(results.pruned_trials, watch.halving, reports)))
             # On the disk before anything is destroyed: a successor completes it.
             await self._put(replace(watch, reports=reports, stopped=stopped))
         uids = watch.runs_of(stopped)

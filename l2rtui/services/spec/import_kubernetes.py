@@ -15,7 +15,7 @@ from typing import Any, Final
 import yaml
 
 from l2rtui import bounded_yaml
-from l2rtui.backends.kubernetes.manifests import import_kinds, import_yaml
+from l2rtui.backends.kubernetes.manifests import import_fields, import_yaml
 from l2rtui.backends.kubernetes.manifests.import_fields import items
 from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.secret import SpecPath, find_secrets
@@ -86,7 +86,7 @@ def load_objects(
     # A plan fills in the rest later, when slots and seeds are known; a spec file has no placeholders.
     is_operators = any(import_operators.is_operator_job(document) for document in documents)
     if not is_operators:
-        for _ in import_kinds.objects(documents, path):
+        for _ in import_fields.objects(documents, path):
             pass  # a kind that no run has is refused before values are asked for
     unfilled = import_yaml.placeholders(documents) - set(() if is_operators else import_yaml.KNOWN)
     unfilled |= {name_left for name_left, needed in variables.items() if needed and name_left not in values}

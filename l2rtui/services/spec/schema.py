@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from l2rtui.domain.sweeps.grid import MAX_TRIALS
+from l2rtui.domain.sweeps import MAX_TRIALS
 from l2rtui.domain.workload import MAX_NAME, MAX_SEED, MAX_SET_NAME
 from runtime.base.contract import PS_PORT
 

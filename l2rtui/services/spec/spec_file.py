@@ -24,11 +24,10 @@ from l2rtui.domain.workload import Queue, QueueSystem, RunSpec, Workdir, cpu_rea
 from l2rtui.errors import SpecError, UsageError
 from l2rtui.services.spec import import_helm
 from l2rtui.services.spec.decode import check_image, kind_of, sets_of, train_of, unbound_sets, variables
-from l2rtui.services.spec.encode import to_document
+from l2rtui.services.spec.encode import alerts_in, limits_in, to_document
 from l2rtui.services.spec.mistakes import explain_all, explain_mistake
 from l2rtui.services.spec.schema import QueueForm, SpecForm, WorkdirForm
 from l2rtui.services.spec.sweep_fields import sweep_in, with_values
-from l2rtui.services.spec.watch_fields import alerts_in, limits_in
 from l2rtui.services.spec.yaml_lines import Keys, Locations, apply_override, dotted, parse_yaml, read_bytes
 from runtime.base.limits import Limits
 

@@ -14,8 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from l2rtui.domain.placement import parse_seeds
-from l2rtui.domain.sweeps.grid import MAX_TRIALS, Choices, ValueRange, drawn, grid, grid_size
-from l2rtui.domain.sweeps.trial import Halving, Trial, trial_of
+from l2rtui.domain.sweeps import MAX_TRIALS, Choices, Halving, Trial, ValueRange, drawn, grid, grid_size, trial_of
 from l2rtui.domain.workload import Kind
 from l2rtui.errors import SpecError
 from l2rtui.services.spec import schema

@@ -19,7 +19,7 @@ from l2rtui.domain.quantity import age, format_bytes
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError
 from l2rtui.services import artifacts
-from l2rtui.services.transfer_progress import Counter
+from l2rtui.services.volumes import Counter
 from l2rtui.tables.column import TableColumn
 from l2rtui.ui.dialogs.list_dialog import ListDialog
 from l2rtui.ui.dialogs.volumes import local_path

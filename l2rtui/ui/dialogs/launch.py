@@ -21,7 +21,7 @@ from l2rtui.domain.preflight import taken_names
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError, UsageError
 from l2rtui.services import launcher
-from l2rtui.services.terminal.command_lines import Words
+from l2rtui.services.terminal import Words
 from l2rtui.tables.column import TableColumn
 from l2rtui.ui.dialogs.dialog import Dialog
 from l2rtui.ui.dialogs.review import show_plan

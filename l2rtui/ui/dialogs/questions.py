@@ -21,7 +21,7 @@ from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import Role
 from l2rtui.errors import RefusedError
 from l2rtui.services.ownership import is_mine, refuse_others
-from l2rtui.services.terminal.command_lines import Words
+from l2rtui.services.terminal import Words
 from l2rtui.ui.dialogs.confirm import ConfirmScreen, Question
 from l2rtui.ui.keys import cli_equivalents
 from l2rtui.ui.state.app_context import AppContext

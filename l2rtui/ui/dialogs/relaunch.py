@@ -24,7 +24,7 @@ from l2rtui.ui.text import Line, Span, TextStyle, plural
 
 if TYPE_CHECKING:
     from l2rtui.services.run_history import DestroyedRun
-    from l2rtui.services.terminal.command_lines import Words
+    from l2rtui.services.terminal import Words
 
 
 def ask_relaunch(

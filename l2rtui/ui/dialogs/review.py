@@ -17,7 +17,7 @@ from textual.worker import Worker
 from l2rtui.domain.ledger import SlotState
 from l2rtui.domain.preflight import Finding, Severity, refusals
 from l2rtui.domain.sanitize import sanitize
-from l2rtui.domain.sweeps.trial import values_text
+from l2rtui.domain.sweeps import values_text
 from l2rtui.domain.workload import SetSpec
 from l2rtui.errors import L2RError
 from l2rtui.services import launcher

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -16,7 +14,7 @@ from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.status import Level
 from l2rtui.errors import L2RError
 from l2rtui.services import simulators
-from l2rtui.tables.column import TableColumn
+from l2rtui.tables.resources import SIMULATORS, SimulatorRow, simulator_level
 from l2rtui.ui.dialogs.confirm import Question
 from l2rtui.ui.dialogs.dialog import Dialog
 from l2rtui.ui.dialogs.list_dialog import ListDialog
@@ -24,21 +22,10 @@ from l2rtui.ui.dialogs.questions import ask, is_acting_for, may_touch, owned_by
 from l2rtui.ui.keys import cli_equivalents
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.text import NOTHING, Line, Span, TextStyle, count, status_text, style_of_level
+from l2rtui.ui.text import Line, Span, TextStyle, status_text, style_of_level
 from l2rtui.ui.widgets.image_view import CameraImageView
-from l2rtui.ui.widgets.pod_table import simulator_level
 from l2rtui.ui.widgets.prompt_input import PromptInput
-from l2rtui.ui.widgets.table_model import Row, make_row
-
-COLUMNS: Final = (
-    TableColumn("index", "no.", most=4, right=True),
-    TableColumn("state", "state", most=14),
-    TableColumn("restarts", "restarts", most=8, right=True),
-    TableColumn("fps", "fps", most=6, right=True),
-    TableColumn("uptime", "up", most=6, right=True),
-    TableColumn("kind", "kind", most=12, rank=2),
-    TableColumn("error", "last error", most=400),
-)
+from l2rtui.ui.widgets.table_model import Row, columns_of, row_of
 
 
 class SimulatorsScreen(ListDialog[None]):
@@ -51,7 +38,7 @@ class SimulatorsScreen(ListDialog[None]):
     def __init__(self, ctx: AppContext, pod: PodView, target: str) -> None:
         self._target = target
         field = PromptInput("signal", placeholder="signal: name or number, such as USR1")
-        super().__init__("simulators", ctx, COLUMNS, field)
+        super().__init__("simulators", ctx, columns_of(SIMULATORS), field)
         self._pod = pod
         self._simulators: tuple[Simulator, ...] = ()
 
@@ -210,16 +197,12 @@ class FrameScreen(Dialog[None]):
 
 def _row(simulator: Simulator) -> Row:
     level = simulator_level(simulator.state)
-    restarts, error = simulator.restarts, simulator.error
     state = status_text(sanitize(simulator.state) or "unknown", level)
-    return make_row(
+    return row_of(
+        SIMULATORS,
         str(simulator.index),
-        (Span(str(simulator.index), TextStyle.STRONG), simulator.index),
-        (Span(state, style_of_level(level)), simulator.state),
-        (Span(str(restarts or NOTHING), TextStyle.WARN if restarts else TextStyle.DIM), restarts),
-        (Span(count(round(simulator.fps))), simulator.fps),
-        (Span(age(simulator.uptime_seconds), TextStyle.DIM), simulator.uptime_seconds),
-        (Span(sanitize(simulator.kind) or NOTHING, TextStyle.DIM), simulator.kind),
-        (Span(sanitize(error) or NOTHING, TextStyle.WARN if error else TextStyle.DIM), error),
+        SimulatorRow("", simulator),
         is_fault=level in (Level.WARN, Level.BAD),
+        state=(Span(state, style_of_level(level)), simulator.state),
+        uptime=(Span(age(simulator.uptime_seconds), TextStyle.DIM), simulator.uptime_seconds),
     )

@@ -22,28 +22,15 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.volume import FileEntry, Volume
 from l2rtui.errors import BackendError, L2RError
 from l2rtui.services import volumes
-from l2rtui.tables.column import TableColumn
+from l2rtui.tables.resources import FILES, VOLUMES, is_bound, is_folder
 from l2rtui.ui.dialogs.list_dialog import ListDialog
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.text import NOTHING, Line, Span, TextStyle
 from l2rtui.ui.widgets.prompt_input import PromptInput
-from l2rtui.ui.widgets.table_model import Row, make_row
+from l2rtui.ui.widgets.table_model import Row, columns_of, row_of
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
-VOLUME_COLUMNS: Final = (
-    TableColumn("name", "volume", most=40),
-    TableColumn("size", "size", most=8, right=True),
-    TableColumn("phase", "phase", most=12),
-    TableColumn("access", "access", most=12),
-    TableColumn("class", "class", most=16, rank=2),
-    TableColumn("mounted", "mounted by", most=200),
-)
-FILE_COLUMNS: Final = (
-    TableColumn("name", "name", most=72),
-    TableColumn("size", "size", most=10, right=True),
-    TableColumn("changed", "changed", most=8, right=True),
-)
 _DOWNLOAD: Final = "Download to which folder or file of this machine?   enter begin   esc back"
 _UPLOAD: Final = "Upload which file or folder of this machine to here?   enter begin   esc back"
 _OF_FILES: Final = frozenset(("up", "download", "upload"))
@@ -59,9 +46,9 @@ class VolumesScreen(ListDialog[None]):
     ROW_ACTIONS = frozenset(("download",))
 
     def __init__(self, ctx: AppContext) -> None:
-        super().__init__("volumes", ctx, VOLUME_COLUMNS, PromptInput("path"), table_id="list")
+        super().__init__("volumes", ctx, columns_of(VOLUMES), PromptInput("path"), table_id="list")
         self._list = self._table
-        self._files = VirtualTable(FILE_COLUMNS, empty="Opening.", clock=ctx.clock, id="files")
+        self._files = VirtualTable(columns_of(FILES), empty="Opening.", clock=ctx.clock, id="files")
         self._files.display = False
         self._volume = self._path = ""
         self._open: VolumeFiles | None = None
@@ -251,26 +238,20 @@ def local_path(typed: str) -> Path:
 
 
 def _volume_row(volume: Volume) -> Row:
-    is_bound = volume.phase == "Bound"
-    modes, mounted = ",".join(volume.modes), ", ".join(volume.mounted_by) or volume.reason
-    return make_row(
-        volume.name,
-        (Span(sanitize(volume.name), TextStyle.STRONG), volume.name),
-        (Span(format_bytes(volume.size_bytes)), volume.size_bytes),
-        (Span(sanitize(volume.phase) or NOTHING, TextStyle.OK if is_bound else TextStyle.WARN), volume.phase),
-        (Span(sanitize(modes) or NOTHING), modes),
-        (Span(sanitize(volume.storage_class) or NOTHING, TextStyle.DIM), volume.storage_class),
-        (Span(sanitize(mounted) or NOTHING, TextStyle.DIM if is_bound else TextStyle.WARN), mounted),
-        is_fault=not is_bound,
-    )
+    return row_of(VOLUMES, volume.name, volume, is_fault=not is_bound(volume))
 
 
 def _file_row(entry: FileEntry, now: float) -> Row:
-    is_folder = entry.kind == "folder"
-    name = Span(f"{sanitize(entry.path)}/", TextStyle.STRONG) if is_folder else Span(sanitize(entry.path))
-    return make_row(
+    path, size = sanitize(entry.path), NOTHING if is_folder(entry) else format_bytes(entry.size)
+    return row_of(
+        FILES,
         entry.path,
-        (name, (not is_folder, entry.path)),  # folders first
-        (Span(NOTHING if is_folder else format_bytes(entry.size)), entry.size),
-        (Span(age(max(0.0, now - entry.changed)), TextStyle.DIM), entry.changed),
+        entry,
+        # Folders come first.
+        name=(
+            Span(f"{path}/", TextStyle.STRONG) if is_folder(entry) else Span(path),
+            (not is_folder(entry), entry.path),
+        ),
+        size=(Span(size), entry.size),
+        changed=(Span(age(max(0.0, now - entry.changed)), TextStyle.DIM), entry.changed),
     )

@@ -9,10 +9,10 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
-from l2rtui.domain.exchange.topology import topology, topology_lines
 from l2rtui.domain.quantity import age, format_bytes
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import RunView
+from l2rtui.domain.topology import topology, topology_lines
 from l2rtui.ui.dialogs.questions import may_touch
 from l2rtui.ui.home.home_view import HomeView
 from l2rtui.ui.home.layout import SELECTING
@@ -119,9 +119,9 @@ class InspectActions:
             self._ctx.background.start(work, group="alerts", what=f"the test of the alerts of {run.name}")
 
     async def _test_alerts(self, run: RunView) -> None:
-        from l2rtui.services.alerts import delivery_test
+        from l2rtui.services import alerts
 
-        _, text = await delivery_test.from_run(self._ctx.backend, self._view.snapshot, run.name)
+        _, text = await alerts.from_run(self._ctx.backend, self._view.snapshot, run.name)
         self._read(f"Alerts of {run.name}", [(Span(line),) for line in text.splitlines()])
 
     def _read(self, title: str, lines: Sequence[Line]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from l2rtui.domain.experiments.summary import seed_result
+from l2rtui.domain.experiments import seed_result
 from l2rtui.domain.runstatus import NO_REPORTS, learning_state
 from l2rtui.ui.home.filter_actions import FilterActions
 from l2rtui.ui.home.home_view import HomeView

@@ -1,28 +1,32 @@
 """Sizes of the home screen's panes: automatic sizes by content, and sizes set by the user.
 
 A pane takes the lines that it can fill, so that a long list gets the lines that an empty log would waste. Keys and
-the mouse set sizes as shares of the screen, which the next start restores.
+the mouse set sizes as shares of the screen. ``screen.json`` keeps them and the level of the grid for the next
+start; a file that is missing, unreadable or invalid gives the defaults, and a failed write is skipped. With
+several apps running, the last change wins.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 from textual.timer import Timer
 from textual.widget import Widget
 
+from l2rtui.config import state_dir
 from l2rtui.ui.home.layout import PaneLayout
-from l2rtui.ui.home.pane_heights import SMALLEST, Need, heights
 from l2rtui.ui.home.selection import Pane
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.state.screen_state import LEAST_SHARE, MOST_SHARE, read_screen_state, write_screen_state
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.grid.shape import ZoomLevel
 from l2rtui.ui.widgets.log_pane import LogPane
 from l2rtui.ui.widgets.virtual_table import VirtualTable
+from runtime.base import bounded_json
+from runtime.base.atomic_files import write_private
 
 FRAME: Final = 2
 BARS: Final = 2
@@ -278,3 +282,89 @@ class PaneSizes:
             self._timer.stop()
             self._timer = None
             write_screen_state(self.state)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Required height of one pane in lines, including its frame.
+
+    Attributes:
+        least: Minimum. natural: height above which lines would stay empty.
+        weight: Relative part of the lines that several panes could use.
+        share: Part of all lines set by the user, 0 to 1; None for automatic height.
+    """
+
+    least: int
+    natural: int
+    weight: int = 1
+    share: float | None = None
+
+
+def heights(total: int, needs: Sequence[Need]) -> list[int]:
+    """Divide lines among panes; their sum is ``total``, unless ``total`` is less than one line each.
+
+    Panes with a share get it, as long as the others keep their minimum. The rest is given line by line to the pane
+    with the fewest lines for its weight that could use more; if none could, to the last pane without a share.
+    """
+    result = _least(total, needs)
+    for number, need in enumerate(needs):
+        if need.share is not None:
+            spare = max(0, total - sum(result))
+            result[number] += min(spare, max(0, round(need.share * total) - result[number]))
+    free = [number for number, need in enumerate(needs) if need.share is None] or [len(needs) - 1]
+    for _ in range(total - sum(result)):
+        hungry = [number for number in free if result[number] < needs[number].natural] or free[-1:]
+        result[min(hungry, key=lambda number: result[number] / needs[number].weight)] += 1
+    return result
+
+
+def _least(total: int, needs: Sequence[Need]) -> list[int]:
+    """Return the minimum of each pane, shrunk in proportion if even these do not fit."""
+    least = [need.least if need.share is None else min(need.least, SMALLEST) for need in needs]
+    while sum(least) > total and max(least) > 1:
+        least[least.index(max(least))] -= 1
+    return least
+
+
+SMALLEST = 4
+"""Height of a pane that the user has shrunk: its frame, a header and a row."""
+
+
+MAX_BYTES: Final = 4096
+"""A larger file was not written by the app."""
+LEAST_SHARE: Final = 0.02
+MOST_SHARE: Final = 0.95
+
+Share = Annotated[float, msgspec.Meta(ge=LEAST_SHARE, le=MOST_SHARE)]
+
+
+class ScreenState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Sizes and level that the user has set with keys or the mouse.
+
+    Attributes:
+        heights: Share of the screen's height by name of a pane; panes without one are sized automatically.
+        slots_width: Share of the screen's width for the grid next to the details; None for the default.
+        level: Zoom level of the grid; empty for automatic.
+    """
+
+    heights: Annotated[dict[str, Share], msgspec.Meta(max_length=16)] = {}
+    slots_width: Share | None = None
+    level: str = ""
+
+
+def read_screen_state() -> ScreenState:
+    """Return the state of the last start, or the defaults if there is no readable file."""
+    try:
+        with (state_dir() / "screen.json").open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        return bounded_json.decode(data, ScreenState) if len(data) <= MAX_BYTES else ScreenState()
+    except (OSError, ValueError):
+        return ScreenState()
+
+
+def write_screen_state(state: ScreenState) -> None:
+    """Save the state, readable only by the user; errors are ignored."""
+    try:
+        write_private(state_dir() / "screen.json", msgspec.json.encode(state).decode())
+    except OSError:
+        return

@@ -14,8 +14,8 @@ from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import BackendError, RefusedError, UsageError
 from l2rtui.services import journal
 from l2rtui.services.port_forwards import carry
-from l2rtui.services.terminal.attach import carry as carry_terminal
-from l2rtui.services.terminal.attach import leave_text
+from l2rtui.services.terminal import carry as carry_terminal
+from l2rtui.services.terminal import leave_text
 from l2rtui.ui.dialogs.confirm import Question
 from l2rtui.ui.dialogs.questions import ask, is_acting_for, may_touch, owned_by, pod_targets, where_line
 from l2rtui.ui.home.command_line import CommandLine

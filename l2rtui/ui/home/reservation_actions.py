@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from l2rtui.config import user_name
+from l2rtui.domain import reservations
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.quantity import counted
-from l2rtui.domain.reservations import rules
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError, UsageError
 from l2rtui.ui.dialogs.confirm import Question
@@ -37,7 +37,7 @@ class ReservationActions:
 
     def action_unreserve(self, text: str = "") -> None:
         """Ask before the reservations of slots end."""
-        from l2rtui.services.reservations import changes
+        from l2rtui.services import reservations as changes
 
         ledger = self._view.snapshot.ledger
         try:
@@ -48,7 +48,7 @@ class ReservationActions:
         except L2RError as error:
             self._view.say(str(error), is_error=True)
             return
-        reserved = rules.reserved(slots, ledger)
+        reserved = reservations.reserved(slots, ledger)
         if not reserved:
             self._view.say(f"{_named(slots)} is not reserved." if len(slots) == 1 else "None of these is reserved.")
             return
@@ -79,12 +79,12 @@ class ReservationActions:
         ask(self._view.screen, self._ctx, question, f"releasing {_named(names)}", begin)
 
     def _ask_reserve(self, slots: tuple[SlotId, ...], place: str, seconds: float, note: str) -> None:
-        from l2rtui.services.reservations import changes
+        from l2rtui.services import reservations as changes
 
         changes.store_of(self._ctx.backend)
         for problem, hint in (
-            (rules.span_problem(seconds), "Such as `:reserve n1/0-3 4h`."),
-            (rules.obstacle(slots, self._view.snapshot.ledger, user_name()), ""),
+            (reservations.span_problem(seconds), "Such as `:reserve n1/0-3 4h`."),
+            (reservations.obstacle(slots, self._view.snapshot.ledger, user_name()), ""),
         ):
             if problem:
                 raise UsageError(f"{problem[0].upper()}{problem[1:]}.", hint)
@@ -111,7 +111,7 @@ class ReservationActions:
 
     def _slots(self, text: str) -> tuple[tuple[SlotId, ...], str, list[str]]:
         """Return the slots named by the first word, or the slot under the cursor; their name; the other words."""
-        from l2rtui.services.reservations import changes
+        from l2rtui.services import reservations as changes
 
         words, snapshot = text.split(), self._view.snapshot
         if words and (words[0].partition("/")[0].partition(",")[0] in snapshot.nodes or "/" in words[0]):

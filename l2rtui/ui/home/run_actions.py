@@ -13,7 +13,7 @@ from l2rtui.config import user_name
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.workload import Role
 from l2rtui.services.ownership import is_mine
-from l2rtui.services.terminal.command_lines import Words
+from l2rtui.services.terminal import Words
 from l2rtui.ui.dialogs.questions import Questions, is_acting_for, may_touch, pod_targets
 from l2rtui.ui.home.home_view import HomeView
 from l2rtui.ui.home.selection import Pane

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from l2rtui.domain.metrics import PodMetrics, RunMetrics
-from l2rtui.domain.owners.idle_gpus import IdleGpus
+from l2rtui.domain.owners import IdleGpus
 from l2rtui.domain.quantity import age
 from l2rtui.domain.runstatus import LearningState
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.selection.shared_view import SharedView, parse_view
-from l2rtui.services.terminal.command_lines import write
+from l2rtui.services.terminal import write
 from l2rtui.ui.home.filter_actions import FilterActions
 from l2rtui.ui.home.home_view import HomeView
 from l2rtui.ui.home.selection import Pane

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from l2rtui.services.terminal.command_lines import Words
+from l2rtui.services.terminal import Words
 
 _SPANS: Final = {60.0: "1m", 300.0: "5m", 900.0: "15m", 1800.0: "30m", 3600.0: "1h", 86_400.0: "24h"}
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-from l2rtui.domain.experiments.summary import ExperimentSummary, summarize
-from l2rtui.domain.experiments.trial_results import TrialResult, TrialRun, trial_results
+from l2rtui.domain.experiments import ExperimentSummary, TrialResult, TrialRun, summarize, trial_results
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.tables.column import View
@@ -42,7 +41,7 @@ class SweepScreen(Overview):
         self._charts.is_grouped = True
 
     async def _load(self) -> None:
-        from l2rtui.services.sweeps.results import past_trial_runs
+        from l2rtui.services.sweeps import past_trial_runs
 
         look = self._look()
         # The history is read again only after a run has come or gone.

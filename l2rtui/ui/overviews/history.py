@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from l2rtui.domain.curves.chart import grouped
-from l2rtui.domain.history.record import ID_CHARS, HistoryEntry, RunOutcome
+from l2rtui.domain.history import ID_CHARS, HistoryEntry, RunOutcome
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.domain.workload import numbered
@@ -147,7 +147,7 @@ class HistoryScreen(Overview):
         self._ctx.background.start(work, group="history", what="the difference", is_exclusive=True)
 
     async def _show_difference(self, first: str, second: str) -> None:
-        from l2rtui.domain.history.difference import unified
+        from l2rtui.domain.history import unified
         from l2rtui.services.history.lookup import compared
 
         def differ(store: HistoryStore) -> list[str]:

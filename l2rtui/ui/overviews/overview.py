@@ -16,9 +16,9 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Input
 
-from l2rtui.domain.experiments.summary import SeedResult
+from l2rtui.domain.experiments import SeedResult
 from l2rtui.domain.metrics import RunMetrics
-from l2rtui.domain.owners.idle_gpus import DeviceKey, IdleTime
+from l2rtui.domain.owners import DeviceKey, IdleTime
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.tables.column import TableColumn

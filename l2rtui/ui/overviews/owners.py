@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from l2rtui.domain.owners.holdings import holdings
+from l2rtui.domain.owners import holdings
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import L2RError
 from l2rtui.tables.summaries import OWNERS, OwnerRow
@@ -58,7 +58,7 @@ class OwnersScreen(Overview):
 
 
 def _gpu_hours(snapshot: ClusterSnapshot, backend: str, now: float) -> Mapping[str, float]:
-    from l2rtui.services.owners.gpu_hours import gpu_hours
+    from l2rtui.services.owners import gpu_hours
 
     try:
         return gpu_hours(snapshot, backend, now)

@@ -15,7 +15,7 @@ from l2rtui.domain.node import SlotId
 from l2rtui.domain.preflight import Finding, preflight
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot
-from l2rtui.services.terminal.command_lines import Words
+from l2rtui.services.terminal import Words
 from l2rtui.ui.dialogs.review import finding_line
 from l2rtui.ui.placing.editor import PlacementEditor
 from l2rtui.ui.text import Line, Span, TextStyle, plural, shorten, width_of

@@ -15,7 +15,7 @@ from l2rtui.domain.plan import LaunchPlan, plan_launch
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.domain.workload import Role
 from l2rtui.services.spec.spec_file import LaunchRequest
-from l2rtui.services.terminal.command_lines import Words
+from l2rtui.services.terminal import Words
 from l2rtui.ui.state.placement_draft import LaunchOptions, PlacementDraft, command, configured, free_name
 
 MAX_REPLICAS: Final = 4096

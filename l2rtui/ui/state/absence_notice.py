@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from l2rtui.backends.base import Backend
-    from l2rtui.domain.history.absence import Departure, Happening
+    from l2rtui.domain.history import Departure, Happening
     from l2rtui.ui.state.background import Background
 
 NOTE_SECONDS: Final = 60.0
@@ -60,7 +60,7 @@ class AbsenceNotice:
         finally:
             await self.note()
         if items and self._departure is not None:
-            from l2rtui.domain.history.absence import summary
+            from l2rtui.domain.history import summary
 
             away = age(self._clock() - self._departure.left)
             self._background.notice(

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar
+
+from textual.worker import Worker
 
 from l2rtui.config import Settings, context_name
 from l2rtui.errors import BackendError
 from l2rtui.ui.keys.palette import changing_actions
 from l2rtui.ui.keys.table import KeyTable
 from l2rtui.ui.state.background import Background
-from l2rtui.ui.state.undo_window import UndoWindow
 
 if TYPE_CHECKING:
     from l2rtui.backends.base import Backend, ContextMember
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from l2rtui.domain.snapshot import ClusterSnapshot, ContextHealth, PodView, RunView
     from l2rtui.services.curves import CurveStore
     from l2rtui.services.logs import ReadingTurns
-    from l2rtui.services.terminal.command_lines import Words
+    from l2rtui.services.terminal import Words
     from l2rtui.ui.state.absence_notice import AbsenceNotice
 
 Row = TypeVar("Row", "PodView", "RunView")
@@ -216,7 +218,7 @@ class AppContext:
         Args:
             row: Object of the commands; with several contexts and namespaces, those of the row are named.
         """
-        from l2rtui.services.terminal.command_lines import write  # the first frame does not need it
+        from l2rtui.services.terminal import write  # the first frame does not need it
 
         member = self.member_of(row) if row is not None else None
         return write(commands, self.start_flags(row), member.prefix if member is not None else "")
@@ -263,7 +265,7 @@ class AppContext:
         """Return a sentence whose command lines act on the app's context."""
         if "`l2rtui " not in text:
             return text
-        from l2rtui.services.terminal.command_lines import with_flags
+        from l2rtui.services.terminal import with_flags
 
         return with_flags(text, self.start_flags())
 
@@ -271,7 +273,7 @@ class AppContext:
         """Return the options that the app, or the context of a row, needs in addition to a start without
         options.
         """
-        from l2rtui.services.terminal.command_lines import flags_of
+        from l2rtui.services.terminal import flags_of
 
         member = self.member_of(row) if row is not None else None
         settings = self.settings if member is None else member.settings
@@ -311,3 +313,66 @@ class AppContext:
         if self.settings.readonly and name in changing_actions():
             return "the app was started with --readonly"
         return self.denied.get(name, "")
+
+
+class UndoWindow:
+    """Confirmed changes that have not started; ``AppContext.cancel_seconds`` is the length of the window."""
+
+    def __init__(self, background: Background) -> None:
+        self._background = background
+        self._waiting: list[tuple[str, Worker[None]]] = []
+
+    def start(self, what: str, seconds: float, begin: Callable[[], object]) -> None:
+        """Start a change, such as ``killing r7-w-1``, after a countdown in the status bar; immediately for 0
+        seconds.
+        """
+        if seconds <= 0:
+            begin()
+            return
+        worker = self._background.start(self._count_down(what, seconds, begin), group="pending", what=what)
+        self._waiting.append((what, worker))
+
+    def undo_newest(self) -> str:
+        """Cancel the newest waiting change and return its description; empty if none is waiting."""
+        self._waiting = [(what, worker) for what, worker in self._waiting if not worker.is_finished]
+        if not self._waiting:
+            return ""
+        what, worker = self._waiting.pop()
+        worker.cancel()
+        return what
+
+    async def _count_down(self, what: str, seconds: float, begin: Callable[[], object]) -> None:
+        remaining = seconds
+        while remaining > 0:
+            with self._background.busy(f"{what} in {remaining:.0f} s, u cancels it"):
+                await asyncio.sleep(min(1.0, remaining))
+            remaining -= 1.0
+        # No await between the last second and begin: the worker is cancelled before it or finished after it, so
+        # undo_newest never reports a change as undone that has started.
+        begin()
+
+
+LIVE: Final = frozenset({"theme", "keys", "filters", "notify", "readonly", "protected", "grace_seconds", "limits"})
+"""Settings of the app itself. The backend has already used the others for reading nodes and making clients."""
+
+
+def reloaded(before: Settings, after: Settings) -> tuple[Settings, str]:
+    """Return the settings to use from now on, and a sentence about the changes.
+
+    Args:
+        before: Current settings. after: Settings just read.
+    """
+    changed = [name for name in (setting.name for setting in fields(Settings)) if _differs(name, before, after)]
+    if not changed:
+        return before, "The settings are as they were."
+    live = [name for name in changed if name in LIVE]
+    later = [name for name in changed if name not in LIVE]
+    parts = (
+        f"Counts now: {', '.join(live)}." if live else "",
+        f"From the next start: {', '.join(later)}." if later else "",
+    )
+    return replace(before, **{name: getattr(after, name) for name in live}), " ".join(filter(None, parts))
+
+
+def _differs(name: str, before: Settings, after: Settings) -> bool:
+    return bool(getattr(before, name) != getattr(after, name))

@@ -21,7 +21,7 @@ from l2rtui.ui.text import plural
 
 if TYPE_CHECKING:
     from l2rtui.services.spec.spec_file import LaunchRequest
-    from l2rtui.services.terminal.command_lines import Words
+    from l2rtui.services.terminal import Words
 
 
 @dataclass(frozen=True, slots=True)

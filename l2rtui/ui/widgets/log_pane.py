@@ -29,7 +29,7 @@ from l2rtui.ui.widgets.log_ring import (
 from l2rtui.ui.widgets.log_view import SLICE_REST_SECONDS, SLICE_SECONDS, Foot, LogView
 from l2rtui.ui.widgets.record_table import RecordTable
 from runtime.base.contract import METRIC_PREFIX
-from runtime.base.metric_records import parse_record
+from runtime.base.metrics import parse_record
 
 RUSH_SECONDS: Final = 0.1
 """Time between two repaints while many lines arrive."""

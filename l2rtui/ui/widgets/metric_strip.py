@@ -18,6 +18,7 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import Level, Status
 from l2rtui.domain.workload import Role
+from l2rtui.tables.resources import simulator_level
 from l2rtui.ui.state.record_ages import NOT_READ
 from l2rtui.ui.text import (
     GLYPHS,
@@ -36,7 +37,7 @@ from l2rtui.ui.text import (
     width_of,
     wrapped,
 )
-from l2rtui.ui.widgets.pod_table import simulator_level, slot_text
+from l2rtui.ui.widgets.pod_table import slot_text
 from l2rtui.ui.widgets.run_table import is_learning
 from l2rtui.ui.widgets.span_renderer import SpanWidget
 

@@ -9,7 +9,7 @@ from l2rtui.domain.ledger import Slot, SlotState
 from l2rtui.domain.node import CPU, Node
 from l2rtui.domain.quantity import format_bytes, format_cores
 from l2rtui.domain.sanitize import sanitize
-from l2rtui.domain.selection.gpu_columns import GPU_COLUMNS, gpu_cells
+from l2rtui.domain.selection.filter_language import GPU_COLUMNS, gpu_cells
 from l2rtui.tables.column import TableColumn
 from l2rtui.ui.text import NOTHING, Span, TextStyle, percent
 from l2rtui.ui.widgets.table_model import Row, make_row

@@ -13,6 +13,7 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView
 from l2rtui.domain.status import Level
 from l2rtui.tables.column import TableColumn
+from l2rtui.tables.resources import simulator_level
 from l2rtui.ui.state.record_ages import NOT_READ
 from l2rtui.ui.text import NOTHING, Span, TextStyle, count, status_text, style_of_level
 from l2rtui.ui.widgets.table_model import Row, make_row
@@ -59,13 +60,6 @@ _RANKS_OF_ALL: Final = {"owner": 1, "run": 2, "restarts": 2, "exit": 3, "rate": 
 """Ranks of columns while the table holds the pods of all runs."""
 
 
-_STATES: Final = {
-    "ready": Level.OK,
-    "starting": Level.WAIT,
-    "stopped": Level.DONE,
-    "lost": Level.WARN,
-    "given up": Level.BAD,
-}
 RecordFields = frozenset[str]
 """Fields that some pod has, of ``rate``, ``sim``, ``rank``, ``round`` and ``step``; ``share`` and ``mismatch``."""
 _MISMATCH: Final = TableColumn("mismatch", "mismatch", most=60, rank=1)
@@ -110,11 +104,6 @@ def columns_for(fields: RecordFields, *, is_all: bool = False) -> tuple[TableCol
         return columns
     # For the pods of all users, place and owner matter more than the state of a simulator.
     return tuple(replace(column, rank=_RANKS_OF_ALL.get(column.key, column.rank)) for column in columns)
-
-
-def simulator_level(state: str) -> Level:
-    """Return the level of a simulator's state; WARN for an unknown state."""
-    return _STATES.get(state, Level.WARN)
 
 
 def slot_text(pod: PodView) -> str:

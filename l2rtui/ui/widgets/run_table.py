@@ -12,7 +12,7 @@ from l2rtui.domain.runstatus import NO_REPORTS, LearningState, learning_state, r
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import Level
-from l2rtui.domain.sweeps.trial import values_text
+from l2rtui.domain.sweeps import values_text
 from l2rtui.domain.workload import Role
 from l2rtui.tables.column import TableColumn
 from l2rtui.ui.text import (

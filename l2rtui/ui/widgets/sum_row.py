@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from l2rtui.domain.experiments.summary import seed_result, summarize
+from l2rtui.domain.experiments import seed_result, summarize
 from l2rtui.domain.metrics import RunMetrics
 from l2rtui.domain.runstatus import NO_REPORTS, LearningState, learning_state, replicas_of_run, run_status
 from l2rtui.domain.sanitize import sanitize

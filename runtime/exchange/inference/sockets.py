@@ -12,11 +12,10 @@ from typing import Final, Self
 
 import zmq
 
-from runtime.base.endpoint import Endpoint, EndpointError
+from runtime.base.addresses import Endpoint, EndpointError
 from runtime.exchange.transport.curve_keys import LearnerKeys, PeerKeys
-from runtime.exchange.transport.handshakes import HANDSHAKE_BYTES, HANDSHAKE_MS
 from runtime.exchange.transport.sockets import io_threads
-from runtime.exchange.transport.zap_auth import ZapAuthenticator, configure_client
+from runtime.exchange.transport.zap_auth import HANDSHAKE_BYTES, HANDSHAKE_MS, ZapAuthenticator, configure_client
 
 PORT_OFFSET: Final = 3
 """Distance from the data port; between them are the model port and the status port."""

@@ -15,16 +15,17 @@ from typing import Final, Self
 
 import zmq
 
-from runtime.base.endpoint import EndpointError
+from runtime.base.addresses import EndpointError
 from runtime.exchange.transport.curve_keys import LearnerKeys, PeerKeys
-from runtime.exchange.transport.handshakes import (
+from runtime.exchange.transport.zap_auth import (
     HANDSHAKE_BYTES,
     HANDSHAKE_EVENTS,
     HANDSHAKE_MS,
     HandshakeFailures,
+    ZapAuthenticator,
+    configure_client,
     event_of,
 )
-from runtime.exchange.transport.zap_auth import ZapAuthenticator, configure_client
 
 BACKLOG: Final = 256
 HEARTBEAT_MS: Final = 2_000

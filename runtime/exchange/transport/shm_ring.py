@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from runtime.exchange.protocol.framing import SegmentArena
 from runtime.exchange.protocol.messages import RingOffer
-from runtime.exchange.segment_buffers import contiguous_pieces
+from runtime.exchange.segments import contiguous_pieces
 from runtime.exchange.transport import shared_memory
 from runtime.exchange.transport.shared_memory import SharedMemoryOwner, SharedMemoryView
 

@@ -1,13 +1,18 @@
 """Sockets of the exchange over ZeroMQ: a server's and a client's channel. A channel belongs to one thread.
 
 Two ROUTERs at the learner and two DEALERs at a peer: `data` for small messages and segments, `model` for weights,
-so that a large model never delays an acknowledgement. Options prevent silent behaviour of libzmq: MANDATORY makes a
-send to an unknown route fail, HANDOVER lets a reconnected peer replace its old connection, IMMEDIATE prevents
+so that a large model never delays an acknowledgement. Options prevent silent behaviour of libzmq: MANDATORY makes
+a send to an unknown route fail, HANDOVER lets a reconnected peer replace its old connection, IMMEDIATE prevents
 queueing for an absent learner, MAXMSGSIZE closes connections that exceed the agreed size, and LINGER limits how
 long closing waits for the last message.
 
 With keys a channel uses CURVE: everything is encrypted, the peer identifies the learner by its public key, and the
 learner only admits listed public keys (ZAP, handled in this thread instead of a separate one).
+
+Connections that have not shown that they belong to the run are closed after a while. A connection needs no token,
+and without keys no key either, until a message is read. libzmq closes only those without a ZMTP handshake. It has
+no call to close a peer, but its monitor names the descriptors that it accepts, and a message names the one that it
+came through. After shutdown(2) libzmq sees the end of the connection and closes it.
 """
 
 from __future__ import annotations
@@ -15,8 +20,10 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import socket
 import sys
 import time
+from collections import OrderedDict
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -24,13 +31,18 @@ from typing import Final, Self
 
 import zmq
 
-from runtime.base.endpoint import Endpoint, EndpointError
+from runtime.base.addresses import Endpoint, EndpointError
 from runtime.exchange.protocol.framing import HEADER_LIMIT, Buffer
-from runtime.exchange.transport.connections import PRESSED_SECONDS, SILENT_SECONDS, Connections
 from runtime.exchange.transport.curve_keys import LearnerKeys, PeerKeys
-from runtime.exchange.transport.handshakes import HANDSHAKE_EVENTS, HANDSHAKE_MS, HandshakeFailures, event_of
 from runtime.exchange.transport.shared_memory import keep_freed
-from runtime.exchange.transport.zap_auth import ZapAuthenticator, configure_client
+from runtime.exchange.transport.zap_auth import (
+    HANDSHAKE_EVENTS,
+    HANDSHAKE_MS,
+    HandshakeFailures,
+    ZapAuthenticator,
+    configure_client,
+    event_of,
+)
 
 LINGER_MS: Final = 200
 HEARTBEAT_MS: Final = 1_000
@@ -139,8 +151,8 @@ class _Channel:
 
     def close(self) -> None:
         """Close both sockets; messages that are not sent within LINGER are dropped."""
-        for socket in self._sockets.values():
-            socket.close()
+        for opened in self._sockets.values():
+            opened.close()
         self._context.term()
 
     def __enter__(self) -> Self:
@@ -311,3 +323,73 @@ class PeerChannel(_Channel):
         except zmq.Again:
             return False
         return True
+
+
+SILENT_SECONDS: Final = 10.0
+"""Longest time of a connection without a Hello that was accepted."""
+PRESSED_SECONDS: Final = 1.5
+"""The same while descriptors are scarce: a peer says Hello each second."""
+_HANDSHAKE_EVENTS: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
+
+
+class Connections:
+    """Accepted connections of one bound socket. Belongs to the thread that owns the socket.
+
+    Attributes:
+        monitor: Readable when a connection has come or gone; then call `update`.
+        silent: Time at which each connection was accepted that is not admitted yet, by descriptor, oldest first.
+    """
+
+    def __init__(self, server: zmq.Socket[bytes]) -> None:
+        self._server = server
+        self.monitor = server.get_monitor_socket(_HANDSHAKE_EVENTS)
+        self.silent: OrderedDict[int, float] = OrderedDict()
+
+    def update(self, now: float) -> None:
+        """Read libzmq's events."""
+        while True:
+            try:
+                frame, *_ = self.monitor.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            event, descriptor = (int.from_bytes(part, sys.byteorder) for part in (frame[:2], frame[2:6]))
+            self.silent.pop(descriptor, None)
+            if event == zmq.EVENT_ACCEPTED:
+                self.silent[descriptor] = now
+
+    def admit(self, descriptor: int) -> None:
+        """Keep the connection through which a member's message came."""
+        self.silent.pop(descriptor, None)
+
+    def close_silent(self, now: float, seconds: float) -> None:
+        """Close connections that were accepted more than `seconds` ago and are not admitted."""
+        while self.silent:
+            descriptor, accepted = next(iter(self.silent.items()))
+            if now - accepted <= seconds:
+                return
+            del self.silent[descriptor]
+            self._shut_down(descriptor)
+
+    def _shut_down(self, descriptor: int) -> None:
+        # libzmq may just have closed the descriptor, and another file may have its number: it must be a connection
+        # to this server.
+        with contextlib.suppress(OSError):
+            connection = socket.socket(fileno=descriptor)
+            try:
+                if _is_at(connection.getsockname(), bytes(self._server.get(zmq.LAST_ENDPOINT))):
+                    connection.shutdown(socket.SHUT_RDWR)
+            finally:
+                connection.detach()
+
+    def close(self) -> None:
+        """Close the monitor."""
+        self._server.disable_monitor()
+        self.monitor.close()
+
+
+def _is_at(name: object, endpoint: bytes) -> bool:
+    """Return True if the local address of a connection is the one that `endpoint` binds."""
+    place = endpoint.rstrip(b"\0").decode()
+    if isinstance(name, tuple):
+        return place.startswith("tcp://") and place.rpartition(":")[2] == str(name[1])
+    return place == f"ipc://{name}"

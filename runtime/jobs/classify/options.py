@@ -67,7 +67,7 @@ def start(options: argparse.Namespace, stop: Stop) -> int:
     folder = run_folder(os.environ)
     data = _data(options.data, folder)
     if options.what == "evaluate":
-        from runtime.jobs.classify.evaluation import evaluate
+        from runtime.jobs.classify.training import evaluate
 
         return evaluate(data, folder, options.device, Console())
     from runtime.rl.roles.launch_context import set_numeric_threads

@@ -1,12 +1,17 @@
-"""Trains the classifier: in one process, or in many that share each batch (data parallelism).
+"""Image classifier: network, training in one process or many (data parallelism), and evaluation.
 
 The result of a step does not depend on the number of processes: the seed determines the images of each batch, each
-process takes its share, and the gradients are summed. A round with more or fewer nodes therefore continues the same
-computation from the newest state of any node.
+process takes its share, and the gradients are summed. A round with more or fewer nodes therefore continues the
+same computation from the newest state of any node.
+
+Weights, gradients and momentum are one flat tensor each, so that an all-reduce is one call. torch's
+DistributedDataParallel and `torch.optim` classes first import a compiler: in each round that takes seconds of a
+core per process, more than a round of an elastic job may cost.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -22,18 +27,98 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
+from torch import Tensor, nn
 from torch.nn import functional
 
 from runtime.base import contract
+from runtime.base.atomic_files import lock_folder, write_atomic
 from runtime.base.errors import FailedError, InterruptedWorkError, NotFiniteError
-from runtime.base.file_lock import lock_folder
 from runtime.base.metrics import Console, record
 from runtime.base.signals import Stop
-from runtime.jobs.classify import network as net
-from runtime.jobs.classify.rank_context import TrainingRank
+from runtime.jobs.classify.rank_context import TrainingRank, device_kind
 from runtime.jobs.datasets import cifar
 from runtime.jobs.elastic.newest_state import StateOrigin, take_newest
+from runtime.rl.algos.optimisers import Momentum
 from runtime.rl.checkpoints.checkpoint_files import Checkpoint, Checkpoints
+
+MOMENTUM: Final = 0.9
+WEIGHT_DECAY: Final = 5e-4
+_LAYERS: Final = ((16, 2), (32, 1), (64, 1))
+"""Channels and stride of each convolution; convolutions with stride 1 are followed by pooling."""
+
+
+class Classifier(nn.Sequential):
+    """Maps images (count, 3, 32, 32) in [0, 1] to logits (count, classes)."""
+
+    def __init__(self, classes: int) -> None:
+        layers: list[nn.Module] = []
+        channels = 3
+        for width, stride in _LAYERS:
+            # Group norm and not batch norm, whose running means would depend on how many processes share a batch.
+            convolution = nn.Conv2d(channels, width, 3, stride, padding=1, bias=False)
+            layers += [convolution, nn.GroupNorm(4, width), nn.ReLU()]
+            if stride == 1:
+                layers.append(nn.MaxPool2d(2))
+            channels = width
+        super().__init__(*layers, nn.Flatten(), nn.Linear(channels * 4 * 4, classes))
+
+
+class FlatSGD:
+    """SGD with momentum and weight decay on all weights of a network as one tensor."""
+
+    def __init__(self, network: nn.Module) -> None:
+        parameters = list(network.parameters())
+        device = parameters[0].device
+        self.weights = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
+        self.gradients = torch.zeros(self.weights.numel(), device=device)
+        """(size,) sum of the gradients since the last step; `Tensor.backward` adds to it."""
+        self._optimiser = Momentum(self.weights, 0.0, MOMENTUM, WEIGHT_DECAY)
+        self.momentum = self._optimiser.mean
+        first = 0
+        # Parameters and their gradients become views of the flat tensors; autograd then accumulates in place.
+        for parameter in parameters:
+            part = slice(first, first + parameter.numel())
+            parameter.data = self.weights[part].view_as(parameter)
+            parameter.grad = self.gradients[part].view_as(parameter)
+            first = part.stop
+
+    def step(self, lr: float) -> None:
+        """Take one step of size ``lr`` and set the gradients to 0."""
+        self._optimiser.lr = lr
+        self._optimiser.step(self.gradients)
+        self.gradients.zero_()
+
+
+def to_images(pixels: NDArray[np.uint8], device: torch.device) -> Tensor:
+    """Return byte images (B, 3, 32, 32) as float32 in [0, 1] on ``device``."""
+    return torch.from_numpy(pixels).to(device, torch.float32).div_(255.0)
+
+
+def state(network: Classifier, optimiser: FlatSGD) -> dict[str, NDArray[Any]]:
+    """Return copies of everything that a step changes."""
+    arrays = {f"network.{name}": _array(tensor) for name, tensor in network.state_dict().items()}
+    return {**arrays, "momentum": _array(optimiser.momentum)}
+
+
+def load_network(network: Classifier, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Load the network's part of a result of `state`. Raises ValueError with a sentence if the network differs."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    own = {name: tensor for name, tensor in arrays.items() if name.startswith("network.")}
+    tensors = {name.removeprefix("network."): tensor for name, tensor in own.items()}
+    if shapes != {name: tensor.shape for name, tensor in tensors.items()}:
+        raise ValueError("it is of another network, or for another number of classes")
+    network.load_state_dict({name: torch.from_numpy(np.array(tensor)) for name, tensor in tensors.items()})
+
+
+def load_momentum(optimiser: FlatSGD, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Load the momentum of a result of `state`, after `load_network` has checked that it fits."""
+    optimiser.momentum.copy_(torch.from_numpy(np.array(arrays["momentum"])))
+
+
+def _array(tensor: Tensor) -> NDArray[Any]:
+    array: NDArray[Any] = tensor.detach().cpu().numpy().copy()
+    return array
+
 
 KEPT: Final = 3
 NODE_KEPT: Final = 2
@@ -61,7 +146,7 @@ class Snapshots:
         """Return whether this process writes snapshots."""
         return self._target is not None
 
-    def load(self, network: net.Classifier, optimiser: net.FlatSGD, say: Callable[[str], None]) -> int:
+    def load(self, network: Classifier, optimiser: FlatSGD, say: Callable[[str], None]) -> int:
         """Load the newest snapshot of this process and return its step; 0 if there is none.
 
         Raises FailedError if it belongs to another network.
@@ -77,8 +162,8 @@ class Snapshots:
             return 0
         step, newest = max(candidates, key=lambda candidate: candidate[0])
         try:
-            net.load_network(network, newest.tensors)
-            net.load_momentum(optimiser, newest.tensors)
+            load_network(network, newest.tensors)
+            load_momentum(optimiser, newest.tensors)
         except (ValueError, KeyError) as error:
             raise FailedError(_unfit(newest, error)) from error
         return step
@@ -165,8 +250,8 @@ class _Training:
         self._end = plan.epochs * self._steps_each
         # The same seed in every process: all start with the same weights, even before the first broadcast.
         torch.manual_seed(seed)
-        self._network = net.Classifier(len(names)).to(place.device)
-        self._optimiser = net.FlatSGD(self._network)
+        self._network = Classifier(len(names)).to(place.device)
+        self._optimiser = FlatSGD(self._network)
         self._snapshots = Snapshots(folder, place, os.environ)
         self._origin = self._resume()
         self._step = self._origin.step
@@ -220,7 +305,7 @@ class _Training:
     def _learn(self) -> None:
         """Take one step with the gradient of the batch, summed over all processes."""
         pixels, labels, weight = self._share_of_batch()
-        logits = self._network(net.to_images(pixels, self._place.device))
+        logits = self._network(to_images(pixels, self._place.device))
         target = torch.from_numpy(labels).to(self._place.device)
         total = functional.cross_entropy(logits, target, reduction="sum")
         # Sum divided by the batch size of all processes, not a mean of means: shares may differ by one image.
@@ -258,7 +343,7 @@ class _Training:
             return
         progress = {"step": self._step, "epoch": self._step / self._steps_each}
         facts = {"kind": "classifier", **progress, "world_size": self._place.world_size}
-        arrays = net.state(self._network, self._optimiser)
+        arrays = state(self._network, self._optimiser)
         # A snapshot with NaN would be resumed forever; no snapshot is better.
         if not all(np.isfinite(array).all() for array in arrays.values()):
             raise NotFiniteError(f"the network holds values that are not finite at step {self._step}; lower --lr")
@@ -291,3 +376,69 @@ def _shifted(pixels: NDArray[np.uint8], rng: np.random.Generator, *, flips: bool
         picture = wide[number, :, top : top + side, left : left + side]
         moved[number] = picture[:, :, ::-1] if flips and mirrored[number] else picture
     return moved
+
+
+RESULT: Final = "evaluation.json"
+_AT_ONCE: Final = 500
+
+
+def evaluate(data: Path | None, folder: Path, device: str, console: Console) -> int:
+    """Print a table and a record, and write the record's values to the run's folder.
+
+    Raises SetupError, FailedError and OSError with a sentence.
+    """
+    where = torch.device(device_kind(device))
+    if not (folder / "checkpoints").is_dir():
+        raise FailedError(f"{folder} holds no snapshot; `l2r-runtime classify train` makes some")
+    checkpoint, _ = Checkpoints(folder / "checkpoints", keep=1, is_read_only=True).load()
+    if checkpoint is None:
+        raise FailedError(
+            f"{folder / 'checkpoints'} holds no whole snapshot; `l2r-runtime classify train` makes some"
+        )
+    names = cifar.classes(data)
+    network = Classifier(len(names)).to(where)
+    try:
+        load_network(network, checkpoint.tensors)
+    except ValueError as error:
+        raise FailedError(f"{checkpoint.name} does not fit the data in {data or 'the digits'}: {error}") from error
+    labels, named = _predictions(network, cifar.testing(data), where)
+    counts = np.bincount(labels, minlength=len(names))
+    num_correct = np.bincount(labels[labels == named], minlength=len(names))
+    accuracy = float(num_correct.sum() / counts.sum())
+    per_class = {name: float(num_correct[n] / counts[n]) if counts[n] else None for n, name in enumerate(names)}
+    fields = {
+        "accuracy": accuracy,
+        "samples": int(counts.sum()),
+        "classes": per_class,
+        "checkpoint": checkpoint.name,
+        "step": checkpoint.facts.get("step"),
+    }
+    for line in _table(names, counts, num_correct):
+        print(line)
+    console.record(record("evaluation", fields))
+    write_atomic(folder / RESULT, json.dumps(fields, indent=1).encode())
+    return contract.EXIT_DONE
+
+
+@torch.no_grad()
+def _predictions(
+    network: Classifier, pictures: cifar.Pictures, device: torch.device
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return labels and predictions of all images."""
+    network.eval()
+    labels, named = [], []
+    for first in range(0, len(pictures), _AT_ONCE):
+        pixels, classes = pictures.rows_at(np.arange(first, min(first + _AT_ONCE, len(pictures))))
+        labels.append(classes)
+        named.append(network(to_images(pixels, device)).argmax(dim=1).cpu().numpy())
+    return np.concatenate(labels), np.concatenate(named)
+
+
+def _table(names: tuple[str, ...], counts: NDArray[np.intp], num_correct: NDArray[np.intp]) -> list[str]:
+    width = max(map(len, (*names, "class")))
+    lines = [f"{'class':{width}}  pictures  right  accuracy"]
+    rows = [*zip(names, counts, num_correct, strict=True), ("all", counts.sum(), num_correct.sum())]
+    for name, count, hit in rows:
+        share = f"{100 * hit / count:7.1f}%" if count else "       -"
+        lines.append(f"{name:{width}}  {count:8d}  {hit:5d}  {share}")
+    return lines

@@ -28,9 +28,9 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from runtime.base import contract
 from runtime.base.addresses import keep_to_loopback
+from runtime.base.atomic_files import try_lock
 from runtime.base.cli_options import program
 from runtime.base.errors import FailedError, first_line
-from runtime.base.file_lock import try_lock
 from runtime.base.metrics import Console, record
 from runtime.base.signals import Stop
 from runtime.exchange.transport.request_reply import RefusedKeysError, RequestSocket

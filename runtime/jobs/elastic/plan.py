@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from runtime.base import addresses, contract
+from runtime.base.addresses import Endpoint, EndpointError, parse
 from runtime.base.atomic_files import write_atomic
 from runtime.base.cli_options import run_id as id_of_run
-from runtime.base.endpoint import Endpoint, EndpointError, parse
 from runtime.base.errors import SetupError
 from runtime.base.launch_context import read_token
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from runtime.base import addresses, contract
+from runtime.base.addresses import Endpoint, EndpointError
 from runtime.base.cli_options import run_folder, run_id
-from runtime.base.endpoint import Endpoint, EndpointError
 from runtime.base.errors import FailedError, SetupError
 from runtime.base.launch_context import read_token
 from runtime.base.metrics import Console
@@ -22,7 +22,7 @@ from runtime.jobs.elastic import etcd
 from runtime.jobs.elastic.plan import bound_address, meeting_point
 from runtime.jobs.elastic.round_state import FAILED, StateError, decode_state, state_key
 from runtime.jobs.elastic.shared_values import LARGEST_BYTES, MemoryValues, SharedValues, answer, keys_of
-from runtime.jobs.steps.markers import StepMarkers, checked_name
+from runtime.jobs.steps.run import StepMarkers, checked_name
 
 POLL_SECONDS: Final = 0.5
 QUIET_SECONDS: Final = 5.0

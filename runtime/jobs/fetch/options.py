@@ -50,7 +50,7 @@ def add_parser(commands: Commands) -> None:
 def start(options: argparse.Namespace, stop: Stop) -> int:
     """Fetch, then replace this process by the command if there is one."""
     from runtime.base.metrics import Console
-    from runtime.jobs.fetch.fetch import fetch
+    from runtime.jobs.fetch.download import fetch
 
     if options.sha256 and not re.fullmatch(r"[0-9a-fA-F]{64}", options.sha256):
         raise SetupError("--sha256 must be 64 hexadecimal digits")

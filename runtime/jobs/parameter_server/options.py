@@ -38,8 +38,7 @@ def start(options: argparse.Namespace, stop: Stop) -> int:
     from runtime.rl.roles.launch_context import bound_to_one_thread
 
     bound_to_one_thread()  # before NumPy is imported: with all cores each, workers on a node wait for each other
-    from runtime.jobs.parameter_server.rank_context import PsRank
-    from runtime.jobs.parameter_server.settings import PsSettings
+    from runtime.jobs.parameter_server.rank_context import PsRank, PsSettings
 
     role = "ps" if options.role == "ps" else "worker"
     place = PsRank.from_environment(os.environ, role, PsSettings.from_environment(os.environ))

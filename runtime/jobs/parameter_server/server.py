@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.base import contract
-from runtime.base.endpoint import Endpoint, parse
+from runtime.base.addresses import Endpoint, parse
+from runtime.base.atomic_files import lock_folder
 from runtime.base.errors import InterruptedWorkError, NotFiniteError, SetupError
-from runtime.base.file_lock import lock_folder
 from runtime.base.launch_context import LaunchContext
 from runtime.base.metrics import Console, record
 from runtime.base.signals import Stop

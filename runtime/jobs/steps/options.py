@@ -39,8 +39,7 @@ def add_parser(commands: Commands) -> None:
 def start(options: argparse.Namespace, stop: Stop) -> int:
     """Run the step and return its exit code."""
     from runtime.base.metrics import Console
-    from runtime.jobs.steps.markers import StepMarkers, checked_name
-    from runtime.jobs.steps.run import StepProgram
+    from runtime.jobs.steps.run import StepMarkers, StepProgram, checked_name
 
     if not options.command:
         raise SetupError("a step needs a command: l2r-runtime step NAME -- COMMAND")

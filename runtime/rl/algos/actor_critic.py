@@ -13,8 +13,8 @@ from runtime.rl.algos.configs import ImpalaConfig, PPOConfig
 from runtime.rl.algos.moments import REWARD_BOUND, RunningMoments
 from runtime.rl.algos.networks import Network, Policy, SharedValue, joint_gradient, value_network
 from runtime.rl.algos.optimisers import Adam, clip_grad_norm
+from runtime.rl.buffers.ring_index import TRUNCATED
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
-from runtime.rl.buffers.successors import TRUNCATED
 from runtime.rl.device.precision import DTYPES
 
 

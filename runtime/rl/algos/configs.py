@@ -26,12 +26,12 @@ CLASSES: Final[Mapping[str, str]] = {
 }
 """Class of the learner's half of each."""
 RECURRENT: Final[Mapping[str, str]] = {
-    "ppo": "runtime.rl.algos.recurrent.ppo:RecurrentPPO",
-    "impala": "runtime.rl.algos.recurrent.impala:RecurrentImpala",
+    "ppo": "runtime.rl.algos.recurrent.actor_critic:RecurrentPPO",
+    "impala": "runtime.rl.algos.recurrent.actor_critic:RecurrentImpala",
     "sac": "runtime.rl.algos.recurrent.soft_actor_critic:RecurrentSAC",
 }
 """Class of those that can learn a policy with memory."""
-DISCRETE_SAC: Final = "runtime.rl.algos.off_policy.discrete_sac:DiscreteSAC"
+DISCRETE_SAC: Final = "runtime.rl.algos.off_policy.sac:DiscreteSAC"
 RECURRENT_DISCRETE_SAC: Final = "runtime.rl.algos.recurrent.soft_actor_critic:RecurrentDiscreteSAC"
 
 __all__ = [

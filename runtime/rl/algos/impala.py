@@ -28,8 +28,8 @@ from runtime.rl.algos.actor_critic import (
 from runtime.rl.algos.algorithm import Stats
 from runtime.rl.algos.configs import ImpalaConfig
 from runtime.rl.algos.optimisers import anneal
+from runtime.rl.buffers.ring_index import GOES_ON
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
-from runtime.rl.buffers.successors import GOES_ON
 from runtime.rl.device.captured import is_captured
 
 

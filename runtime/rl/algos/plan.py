@@ -1,6 +1,8 @@
-"""Plan of a run: computes network shape, segment schema and balance from the settings and the environment's spaces.
+"""Plan of a run: computes network shape, segment schema and balance from the settings and the environment's
+spaces.
 
-Workers and evaluators import this module, so it does not import torch; only ``build`` does, which a learner calls.
+A method is one of ours, or a user's class by name, ``package.module:Class``. Workers and evaluators import this
+module, so it does not import torch; only ``build`` does, which a learner calls, and a user's module may.
 """
 
 from __future__ import annotations
@@ -14,16 +16,15 @@ from numpy.typing import NDArray
 
 from runtime.base.training_rules import check_rules, config_of, head_of, sends_gradients
 from runtime.exchange.protocol.segment_schema import Layout
-from runtime.rl.algos import configs, own
+from runtime.rl.algos import configs
 from runtime.rl.algos.actor import ActorShape, FirstLayers, value_shape
 from runtime.rl.algos.memory import Memory
 from runtime.rl.algos.method_config import MethodConfig, ReplayConfig, RolloutConfig
-from runtime.rl.buffers.device_rollouts import DeviceRollouts
 from runtime.rl.buffers.gradient_buffer import Gradients, gradient_layout
 from runtime.rl.buffers.host_rows import HostRows
 from runtime.rl.buffers.priorities import Priority
 from runtime.rl.buffers.replay import Replay, RowsFactory, transition_layout
-from runtime.rl.buffers.rollout_buffer import Rollouts, rollout_layout
+from runtime.rl.buffers.rollout_buffer import DeviceRollouts, Rollouts, rollout_layout
 from runtime.rl.buffers.sequence_replay import SequenceReplay
 from runtime.rl.class_names import OwnNetwork, load_class
 from runtime.rl.settings import Settings
@@ -136,7 +137,7 @@ def method_of(settings: Settings) -> tuple[MethodConfig, str]:
     """Return the method's settings and its class: built-in or user-defined. ValueError names a wrong setting."""
     name = settings.algorithm
     is_own = name not in configs.METHODS and name != "random"
-    methods = {name: own.method_config(name)} if is_own else configs.METHODS
+    methods = {name: method_config(name)} if is_own else configs.METHODS
     config = config_of(settings, methods)
     check_rules(settings, config)
     if settings.memory is not None:
@@ -307,3 +308,22 @@ def assemble(plan: Plan, settings: Settings, seed: int, device: str) -> Algorith
     precision = chosen_precision(settings.precision, device, has_images=bool(plan.shape.images))
     set_float32_products(precision)
     return build(plan, seed, device, precision=precision, capture=None if settings.cuda_graphs else False)
+
+
+METHODS_NEEDED: Final = ("update", "policy_weights", "tensors")
+"""Members of `runtime.rl.algos.algorithm.Algorithm` that a method must implement."""
+
+
+def method_config(name: str) -> type[MethodConfig]:
+    """Return the `Config` of a user-defined method. Raises ValueError if the class is not a method."""
+    method = load_class(name)
+    if not any(base.__module__ == "runtime.rl.algos.algorithm" for base in method.__mro__):
+        raise ValueError(f"{name} does not derive from runtime.rl.algos.algorithm.Algorithm")
+    for needed in METHODS_NEEDED:
+        if getattr(getattr(method, needed), "__isabstractmethod__", False):
+            raise ValueError(f"{name} has no method {needed}; docs/own-methods.md says what it returns")
+    config = getattr(method, "Config", None)
+    if not (isinstance(config, type) and issubclass(config, ReplayConfig | RolloutConfig)):
+        sentence = "has no Config that derives from ReplayConfig or RolloutConfig; docs/own-methods.md shows one"
+        raise ValueError(f"{name} {sentence}")  # noqa: TRY004  (a spec's value)
+    return config

@@ -23,7 +23,7 @@ from runtime.rl.buffers.device_rows import DeviceRows
 from runtime.rl.buffers.priorities import LEAST_ERROR, SAVED, SAVED_LARGEST, Arrays, Priority
 from runtime.rl.buffers.ring_index import RingIndex
 from runtime.rl.device.generators import check_generator, load_generator, saved_generators
-from runtime.rl.device.streams import HostCopy
+from runtime.rl.device.staging import HostCopy
 
 DRAWS: Final = "draw_generator"
 """Name of the generator's state in a checkpoint."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.exchange.protocol.segment_schema import Columns, Layout, SegmentField
-from runtime.rl.buffers.segment_queue import SegmentQueue
+from runtime.rl.buffers.rollout_buffer import SegmentQueue
 
 if TYPE_CHECKING:
     import torch

@@ -1,6 +1,8 @@
 """Priorities of a replay's rows (Schaul et al. 2016, arXiv:1511.05952, the proportional variant), as a sum tree.
 
 If the learner's updates draw on the device, `runtime.rl.buffers.device_priorities` holds them there instead.
+
+TD errors arrive late from the device; `LatePriorities` holds their rows until then.
 """
 
 from __future__ import annotations
@@ -112,3 +114,42 @@ class Priorities:
             aim -= np.where(right, left, 0.0)
             nodes += right
         return nodes - self._leaves, self._sums[nodes] / total
+
+
+class ArrivingErrors(Protocol):
+    """TD errors by device, in the order of the batch's shares; implemented by
+    `runtime.rl.device.staging.HostCopy`.
+    """
+
+    def ready(self) -> bool:
+        """Return True once they have arrived."""
+
+    def numpy(self) -> Mapping[str, NDArray[Any]]:
+        """Return the arrays; wait for them if necessary."""
+
+
+class LatePriorities:
+    """Sets priorities once their errors have arrived, at most one update late.
+
+    If the learner waited for an update's errors, the device would be idle until the next launch. Ape-X (Horgan et
+    al. 2018, arXiv:1803.00933) sets priorities even later, from another machine.
+    """
+
+    def __init__(self, set_priorities: Callable[[NDArray[np.intp], NDArray[Any]], None]) -> None:
+        """`set_priorities` takes rows of the buffer and their errors."""
+        self._set = set_priorities
+        self._pending: tuple[NDArray[np.intp], ArrivingErrors] | None = None
+
+    def add(self, rows: NDArray[np.intp], errors: ArrivingErrors, *, is_exact: bool) -> None:
+        """Set the priorities of ``rows`` once ``errors`` have arrived; ``is_exact`` waits for them."""
+        # The older errors first: for a row of both batches, the newer error counts.
+        self.settle()
+        self._pending = rows, errors
+        if is_exact or errors.ready():
+            self.settle()
+
+    def settle(self) -> None:
+        """Set pending priorities. Their update was launched one update ago, so the wait is short."""
+        if self._pending is not None:
+            (rows, errors), self._pending = self._pending, None
+            self._set(rows, np.concatenate(list(errors.numpy().values())))

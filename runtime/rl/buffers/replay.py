@@ -22,22 +22,22 @@ from numpy.typing import NDArray
 
 from runtime.base.replay_memory import NUM_ENVS, SEGMENT_STEPS, margin_rows, tail_rows
 from runtime.exchange.protocol.segment_schema import Columns, Layout, SegmentField
-from runtime.exchange.segment_bundle import SegmentBundle
+from runtime.exchange.segments import SegmentBundle
 from runtime.rl.buffers import replay_state
 from runtime.rl.buffers.host_rows import HostRows
 from runtime.rl.buffers.priorities import LEAST_ERROR, Priorities, Priority
-from runtime.rl.buffers.ring_index import RingIndex
-from runtime.rl.buffers.store_cuts import ReplayCut, RingCut
-from runtime.rl.buffers.successors import (
+from runtime.rl.buffers.ring_index import (
     ABSENT,
     TERMINATED,
     TRUNCATED,
+    RingIndex,
     are_all_sound,
     are_sound,
     common_copies,
     copies_in,
     successors,
 )
+from runtime.rl.buffers.store_cuts import ReplayCut, RingCut
 from runtime.rl.buffers.tensor_batch import TensorBatch
 from runtime.rl.spaces import ActionSpace, ObsSpace
 

@@ -1,23 +1,27 @@
 """Rollouts for on-policy methods: segments wait in order until they suffice for an update, and are used once.
 
-They wait as received, each observation once, on the learner's device; the next observations are built there.
+They wait as received, each observation once, on the learner's device; the next observations are built there. A
+learner that collects on its device writes its single batch there itself.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runtime.exchange.protocol.segment_schema import Columns, Layout, SegmentField
-from runtime.exchange.segment_bundle import SegmentBundle
+from runtime.exchange.segments import SegmentBundle
 from runtime.rl.buffers.replay import STATE
-from runtime.rl.buffers.segment_queue import SegmentQueue
-from runtime.rl.buffers.successors import ABSENT, TERMINATED, TRUNCATED, common_copies, copies_in
+from runtime.rl.buffers.ring_index import ABSENT, TERMINATED, TRUNCATED, common_copies, copies_in
+from runtime.rl.buffers.store_cuts import ConstantCut
 from runtime.rl.buffers.tensor_batch import TensorBatch
 from runtime.rl.spaces import ActionSpace, ObsSpace
 
@@ -25,6 +29,69 @@ if TYPE_CHECKING:
     import torch
 
     from runtime.rl.device.staging import CopyStream, PinnedBuffers
+
+SegmentT = TypeVar("SegmentT")
+
+
+class SegmentQueue(ABC, Generic[SegmentT]):
+    """FIFO of segments of ``segment_transitions`` items; an update takes the oldest ``count``."""
+
+    noun: ClassVar[str]
+    """Plural noun for a segment's contents, for error messages."""
+
+    def __init__(self, layout: Layout, segment_transitions: int, count: int) -> None:
+        self.layout = layout
+        self._segment_transitions = segment_transitions
+        self._count = count
+        self._waiting: deque[SegmentT] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting) * self._segment_transitions
+
+    def put(self, columns: Columns) -> None:
+        """Copy in one segment. Raises ValueError if it is not full."""
+        if not self._is_full(len(columns[0])):
+            size = self._segment_transitions
+            raise ValueError(f"{self.noun} come in segments of {size} items, not {len(columns[0])}")
+        self._append(columns)
+
+    def _is_full(self, count: int) -> bool:
+        """Return True if that many items make a full segment."""
+        return count == self._segment_transitions
+
+    @abstractmethod
+    def _append(self, columns: Columns) -> None:
+        """Copy full segments in."""
+
+    def _take_oldest(self) -> list[SegmentT] | None:
+        """Remove and return the oldest ``count`` segments; None if there are fewer."""
+        if len(self._waiting) < self._count:
+            return None
+        return [self._waiting.popleft() for _ in range(self._count)]
+
+    def state(self, most_bytes: int | None = None) -> dict[str, NDArray[Any]]:
+        """Return copies of all waiting segments, concatenated; they are few, so ``most_bytes`` has no effect."""
+        return self.cut(most_bytes).arrays()
+
+    def cut(self, most_bytes: int | None = None) -> ConstantCut:
+        """Return the current state, to be concatenated later."""
+        del most_bytes
+        return ConstantCut(partial(self._join, list(self._waiting)))
+
+    @abstractmethod
+    def _join(self, waiting: list[SegmentT]) -> dict[str, NDArray[Any]]:
+        """Return copies of segments, concatenated."""
+
+    def _check(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Raise ValueError if saved arrays are not full segments of this layout."""
+        size = self._segment_transitions
+        for field in self.layout.fields:
+            saved = state.get(field.name, np.zeros(0))
+            if saved.shape[1:] != field.shape_tail or saved.dtype != field.dtype or len(saved) % size:
+                raise ValueError(
+                    f"the saved {self.noun} have {field.name} as {saved.dtype} {saved.shape}; this run needs "
+                    f"{field.dtype} {field.shape_tail} in segments of {size}"
+                )
 
 
 DISCOUNTED: Final = "discounted"
@@ -241,3 +308,40 @@ class Rollouts(SegmentQueue[_Segment]):
                 tail = state["tail"][start : start + copies + len(truncated)]
                 start += len(tail)
             self._append((*columns, ended, tail))
+
+
+class DeviceRollouts:
+    """Holds one rollout, which an update takes before the next one is collected."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self._batch: RolloutBatch | None = None
+
+    def __len__(self) -> int:
+        return self._batch.reward.numel() if self._batch is not None else 0
+
+    def offer(self, columns: Mapping[str, torch.Tensor]) -> None:
+        """Keep a rollout's columns (T, N, …) by name, without a copy, for the next update."""
+        self._batch = RolloutBatch(**columns)
+
+    def take(self) -> RolloutBatch | None:
+        """Remove and return the rollout; None without one."""
+        batch, self._batch = self._batch, None
+        return batch
+
+    def put(self, columns: Columns) -> None:
+        """Reject a worker's segment: no worker has credit to send one."""
+        del columns
+        raise ValueError("this learner collects by itself and accepts no segments")
+
+    def state(self, most_bytes: int | None = None) -> dict[str, NDArray[Any]]:
+        """Return nothing: between two updates the store is empty, and the collector's state contains the copies."""
+        return self.cut(most_bytes).arrays()
+
+    def cut(self, most_bytes: int | None = None) -> ConstantCut:
+        """Return an empty state."""
+        del most_bytes
+        return ConstantCut(dict)
+
+    def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Ignore the state: workers' segments in a checkpoint are older than the policy."""

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.exchange.protocol.segment_schema import Columns, Layout
-from runtime.exchange.segment_bundle import SegmentBundle
+from runtime.exchange.segments import SegmentBundle
 from runtime.rl.buffers.host_rows import HostRows
 from runtime.rl.buffers.replay import Batch, Replay, RowsFactory
-from runtime.rl.buffers.successors import ABSENT, common_copies, copies_in
+from runtime.rl.buffers.ring_index import ABSENT, common_copies, copies_in
 
 if TYPE_CHECKING:
     import torch

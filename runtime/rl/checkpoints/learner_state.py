@@ -6,7 +6,7 @@ checkpoint thread waits for the copies and checks for non-finite numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from runtime.base.errors import NotFiniteError
 from runtime.exchange.learner_server import ExchangeCut, ExchangeState
 from runtime.exchange.machines.sequence_ledger import Accounts
-from runtime.rl.algos.numerics import not_finite_names, report
 from runtime.rl.checkpoints.checkpoint_files import Checkpoint
 from runtime.rl.checkpoints.counters import Counters
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from runtime.rl.algos.algorithm import Algorithm
+    from runtime.rl.algos.algorithm import Algorithm, Stats
     from runtime.rl.algos.plan import Store
+    from runtime.rl.buffers.tensor_batch import TensorBatch
 
 Arrays = dict[str, NDArray[Any]]
 _COLLECTOR = "collector."
@@ -44,7 +44,7 @@ class LearnerSnapshot:
         """`item_steps` is the number of env steps per item; `collector` is the live state of the learner's own
         collector.
         """
-        from runtime.rl.device.streams import HostCopy
+        from runtime.rl.device.staging import HostCopy
 
         self.facts = _facts(counters, cut.state, cut.state.env_steps * item_steps)
         self.updates = counters.updates
@@ -130,3 +130,48 @@ def _tensors(checkpoint: Checkpoint, prefix: str) -> dict[str, Tensor]:
 def _part(arrays: Mapping[str, NDArray[Any]], prefix: str) -> Arrays:
     # A file reader's arrays may be read-only, and torch.from_numpy warns about those.
     return {name.removeprefix(prefix): np.array(array) for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def not_finite_names(arrays: Mapping[str, NDArray[Any]]) -> list[str]:
+    """Return the names of arrays that contain infinite numbers or NaN."""
+    return [name for name, array in arrays.items() if array.dtype.kind == "f" and not np.isfinite(array).all()]
+
+
+def not_finite_report(method: Algorithm, batch: TensorBatch | None, updates: int, stats: Stats | None) -> str:
+    """Return a sentence that names the non-finite statistics, tensors, and columns of the latest batch."""
+    networks = {name: tensor.detach().cpu().numpy() for name, tensor in method.tensors().items()}
+    columns = {} if batch is None else {name: column.cpu().numpy() for name, column in batch.columns().items()}
+    figures = {} if stats is None else stats.floats()
+    return report(updates, figures, not_finite_names(networks), columns or None)
+
+
+def report(
+    updates: int,
+    stats: Mapping[str, float],
+    networks: Iterable[str],
+    batch: Mapping[str, NDArray[Any]] | None,
+) -> str:
+    """Return a sentence.
+
+    Args:
+        updates: Number of updates so far.
+        stats: Statistics of the latest update.
+        networks: Names of the non-finite tensors of the learning state.
+        batch: Columns of the latest batch, if they still exist.
+    """
+    broken = [name for name, value in stats.items() if not np.isfinite(value)]
+    sentence = f"{' and '.join(broken) or 'a weight'} not finite after update {updates:,}"
+    if names := ", ".join(networks):
+        sentence += f", nor are {names} of the networks"
+    return f"{sentence}; {_cause(batch)}; a restart continues from the newest checkpoint"
+
+
+def _cause(batch: Mapping[str, NDArray[Any]] | None) -> str:
+    """Return the likely cause according to the batch."""
+    advice = "lower the step sizes or bound the rewards"
+    if batch is None:
+        return advice
+    if broken := not_finite_names(batch):
+        return f"{' and '.join(broken)} of its batch not finite either: the environment gave such numbers"
+    largest = max((float(np.abs(array).max()) for array in batch.values() if array.size), default=0.0)
+    return f"its batch is finite, no number beyond {largest:.4g}: {advice}"

@@ -10,7 +10,7 @@ from runtime.base.errors import SetupError
 from runtime.exchange.learner_server import LearnerServer
 from runtime.rl.algos.plan import Plan
 from runtime.rl.buffers.replay import Replay
-from runtime.rl.buffers.successors import GOES_ON, TERMINATED, TRUNCATED
+from runtime.rl.buffers.ring_index import GOES_ON, TERMINATED, TRUNCATED
 from runtime.rl.datasets.episode_files import Episode
 from runtime.rl.datasets.journal import dataset_files, open_episodes
 
@@ -52,7 +52,7 @@ def fill_replay(replay: Replay, plan: Plan, folder: str, say: Callable[[str], No
 
 
 def _columns(episode: Episode) -> tuple[np.ndarray, ...]:
-    """Return an episode as a segment of one copy; see `runtime.rl.buffers.successors`."""
+    """Return an episode as a segment of one copy; see `runtime.rl.buffers.ring_index`."""
     ended = np.full(len(episode), GOES_ON, dtype=np.uint8)
     ended[-1] = TERMINATED if episode.terminated else TRUNCATED
     tail = episode.obs[-1:] if episode.terminated else episode.obs[[-1, -1]]

@@ -1,17 +1,21 @@
-"""Devices of a learner: name, utilisation and memory, for its records.
+"""Devices of a learner: name, utilisation, used and free memory, and their failures as sentences.
 
-Utilisation and memory of the whole GPU come from NVML (`runtime.base.gpu_meter`), as in nvidia-smi. Memory reserved
-by this process comes from torch: the driver uses the host's process ids, so a process in a container cannot find
-itself there.
+Utilisation and memory of the whole GPU come from NVML (`runtime.base.gpu_meter`), as in nvidia-smi. Memory
+reserved by this process comes from torch: the driver uses the host's process ids, so a process in a container
+cannot find itself there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from runtime.base.cgroups import CGROUP, memory_limits
+from runtime.base.errors import FailedError, first_line
 from runtime.base.gpu_meter import GpuMeter
 
 
@@ -76,3 +80,53 @@ def _uuids(properties: Any) -> tuple[str, ...]:
     uuid = getattr(properties, "uuid", None)
     # CUDA returns only the bytes; NVML's prefix says whether it is a GPU or a MIG instance.
     return () if uuid is None else (f"GPU-{uuid}", f"MIG-{uuid}")
+
+
+@contextmanager
+def device_failures() -> Iterator[None]:
+    """Raise FailedError for device errors in the block; other errors pass."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise FailedError(
+            f"the device has too little memory: {first_line(error)}; lower the batch, hidden, convolutions or "
+            "replay_capacity, set replay_device to host, or place fewer processes on this GPU"
+        ) from error
+    # A later call reports a kernel's error, and every call after it fails: only a new process helps.
+    except torch.AcceleratorError as error:
+        raise FailedError(
+            f"the device failed: {first_line(error)}; a restart continues from the newest checkpoint"
+        ) from error
+
+
+MEMINFO = Path("/proc/meminfo")
+
+
+def device_free_bytes(device: str) -> int | None:
+    """Return the free bytes of a CUDA device; None if the learner computes in host memory."""
+    if torch.device(device).type != "cuda":
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free)
+
+
+def host_free_bytes(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int | None:
+    """Return the bytes that this process can still allocate: the host's free memory, within the container's limit.
+
+    None if neither is known, as on systems without /proc.
+    """
+    free = [max(0, group.limit - group.used) for group in memory_limits(cgroup) if group.used is not None]
+    available = _available(meminfo)
+    return min(free if available is None else [*free, available], default=None)
+
+
+def _available(meminfo: Path) -> int | None:
+    """Return MemAvailable of proc(5): memory available without swapping, including caches that can be dropped."""
+    try:
+        lines = meminfo.read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None

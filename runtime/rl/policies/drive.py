@@ -19,7 +19,7 @@ from runtime.rl.checkpoints.saved_policy import SavedRun, open_run, say_aside
 from runtime.rl.datasets.recorder import EpisodeRecorder
 from runtime.rl.envs.base import EpisodeSummary, MeasuresEpisodes, StepResult, VectorEnv, bare, closing_env
 from runtime.rl.policies.film import Film
-from runtime.rl.roles.episodes import Score, drive_episodes, evaluation_seeds
+from runtime.rl.roles.evaluator import Score, drive_episodes, evaluation_seeds
 from runtime.rl.roles.launch_context import environment_plan, evaluation_options, make_environment
 
 

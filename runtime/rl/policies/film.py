@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from runtime.base.environments import BUILT_IN
 from runtime.base.errors import FailedError, SetupError
 from runtime.rl.envs.base import StepResult, VectorEnv, bare
-from runtime.rl.envs.road_image import CELL, MARGIN, View
+from runtime.rl.envs.racing_rules import CELL, MARGIN, View
 from runtime.tracks.track import Track
 from runtime.tracks.vehicle import VehicleState
 

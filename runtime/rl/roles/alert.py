@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from runtime.base import contract
 from runtime.base.alert_delivery import AlertSender, DeliveryError, Sender, deliver
 from runtime.base.alert_rules import AlertMessage, AlertRule, Facts, distinct_targets
+from runtime.base.atomic_files import lock_folder
 from runtime.base.errors import SetupError
-from runtime.base.file_lock import lock_folder
 from runtime.base.launch_context import LaunchContext
 from runtime.base.limits import LimitNotice, worst_notice
 from runtime.base.metrics import Console

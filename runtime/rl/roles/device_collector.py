@@ -16,23 +16,23 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from runtime.base import contract
 from runtime.base.errors import SetupError
 from runtime.exchange.learner_server import LearnerServer
 from runtime.exchange.protocol.segment_schema import Layout
+from runtime.rl.algos.actor import HALF_LOG_2_PI, ActorShape
+from runtime.rl.algos.networks import Network, squashed_log_std
 from runtime.rl.algos.plan import Plan, Store
-from runtime.rl.algos.policy_sampler import PolicySampler
-from runtime.rl.buffers.device_rollouts import DeviceRollouts
-from runtime.rl.buffers.n_step import sum_over_steps
 from runtime.rl.buffers.replay import Replay
-from runtime.rl.buffers.rollout_buffer import DISCOUNTED
-from runtime.rl.buffers.successors import GOES_ON
-from runtime.rl.device.arrays import torch_arrays
+from runtime.rl.buffers.ring_index import GOES_ON
+from runtime.rl.buffers.rollout_buffer import DISCOUNTED, DeviceRollouts
 from runtime.rl.device.captured import Captured
 from runtime.rl.device.compiled import Draws, compiled, is_compiled
 from runtime.rl.device.generators import check_generator, load_generator, saved_generators
+from runtime.rl.envs.device import DeviceArrays
 from runtime.rl.envs.registry import make_device_env
 from runtime.rl.settings import Settings
 
@@ -241,3 +241,106 @@ def _empty_columns(layout: Layout, steps: int, count: int, device: str) -> Colum
         dtype = torch.from_numpy(np.empty(0, field.dtype)).dtype
         columns[field.name] = torch.zeros((steps, count, *field.shape_tail), dtype=dtype, device=device)
     return columns
+
+
+class PolicySampler:
+    """Draws the same actions as ``NumpyActor``, in tensors. Nothing waits for the device, so it can be captured."""
+
+    def __init__(self, shape: ActorShape, device: str, generator: torch.Generator) -> None:
+        self.shape = shape
+        self._generator = generator
+        self._network = Network(shape, torch.Generator().manual_seed(0), device)
+
+    def load(self, weights: Tensor) -> None:
+        """Copy in the policy's weights, in the layout of ``ActorShape.parts``."""
+        self._network.arena.flat.copy_(weights)
+
+    def draw(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return actions (B, act_dim) for observations (B, obs_dim), and the log probability (density) of each,
+        (B,).
+
+        Probabilities of a squashed Gaussian are zeros: off-policy methods do not need them.
+        """
+        out = self._network(rows)
+        if self.shape.head == "categorical":
+            return self._choose(out)
+        if self.shape.head == "greedy":
+            return self._choose_greedily(out), torch.zeros_like(out[:, 0])
+        if self.shape.head == "deterministic":
+            action = out.tanh()
+            noise = torch.randn(action.shape, generator=self._generator, device=action.device)
+            noisy = torch.addcmul(action, self._network.drawing, noise)
+            return noisy.clamp_(-1.0, 1.0), torch.zeros_like(action[:, 0])
+        if self.shape.head == "gaussian":
+            mean, log_std = out, self._network.drawing.expand_as(out)
+        else:
+            mean, scale = out.chunk(2, dim=1)
+            log_std = squashed_log_std(scale)
+        noise = torch.randn(mean.shape, generator=self._generator, device=mean.device)
+        action = torch.addcmul(mean, log_std.exp(), noise)
+        if self.shape.head == "squashed":
+            return action.tanh_(), torch.zeros_like(action[:, 0])
+        return action, -(0.5 * noise.square() + log_std + HALF_LOG_2_PI).sum(dim=1)
+
+    def draw_at_random(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Uniformly random actions as ``ActionSpace.at_random`` draws them, and zeros."""
+        if self.shape.choices:
+            return self._choose(torch.zeros((len(rows), self.shape.outputs), device=rows.device))
+        shape = (len(rows), self.shape.act_dim)
+        draws = torch.rand(shape, generator=self._generator, device=rows.device)
+        return 2.0 * draws - 1.0, torch.zeros_like(draws[:, 0])
+
+    def _choose_greedily(self, values: Tensor) -> Tensor:
+        """(B, 1) int32: the choice with the largest value, or a random one for a share of the rows."""
+        best = values.argmax(dim=1, keepdim=True)
+        draws = torch.rand((2, *best.shape), generator=self._generator, device=values.device)
+        anything = (draws[1] * values.shape[1]).long().clamp_(max=values.shape[1] - 1)
+        return torch.where(draws[0] < self._network.drawing, anything, best).to(torch.int32)
+
+    def _choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """One choice (B, groups) int32 per group of logits, and the log probability of all of them together,
+        (B,).
+        """
+        chosen, log_probs = [], []
+        for part in torch.split(logits, list(self.shape.choices), dim=1):
+            # Gumbel-max trick, as in NumpyActor: minus the logarithm of an exponential variable is a Gumbel
+            # variable.
+            noise = torch.empty_like(part).exponential_(generator=self._generator)
+            choice = (part - noise.log()).argmax(dim=1, keepdim=True)
+            log_probs.append(part.log_softmax(dim=1).gather(1, choice).squeeze(1))
+            chosen.append(choice.to(torch.int32))
+        return torch.cat(chosen, dim=1), sum(log_probs[1:], log_probs[0])
+
+
+def sum_over_steps(columns: Mapping[str, Tensor], n_step: int, gamma: float) -> None:
+    """Sum rewards over up to ``n_step`` steps of the same episode, in place; fewer at the end of a rollout.
+
+    ``columns`` are (T, N, …); ``ended`` is 0 if the episode continues. ``steps`` becomes the number of summed
+    rewards: with it the replay finds the last of them and the observation after it.
+    """
+    reward, steps, ended = columns["reward"], columns["steps"], columns["ended"]
+    single, length = reward.clone(), len(reward)
+    steps.fill_(1)
+    goes_on = ended == 0
+    for ahead in range(1, min(n_step, length)):
+        # Row t looks `ahead` steps further; the last rows of a rollout have fewer steps to look at.
+        takes = goes_on[:-ahead].clone()
+        reward[:-ahead] += gamma**ahead * single[ahead:] * takes
+        steps[:-ahead] += takes
+        goes_on[:-ahead] = takes & (ended[ahead:] == 0)
+        goes_on[-ahead:].fill_(False)  # an assignment would make a tensor of the value on the host first
+
+
+def torch_arrays(device: str, generator: torch.Generator) -> DeviceArrays:
+    """Return torch's arrays on ``device``; random numbers come from ``generator``, which is on the same device."""
+
+    def convert(array: NDArray[Any]) -> Tensor:
+        # float32 throughout: consumer GPUs compute float64 at 1/64 of the float32 rate, and in float32 positions
+        # within a kilometre are exact to 0.1 mm.
+        single = array.astype(np.float32) if array.dtype == np.float64 else array
+        return torch.tensor(single, device=device)
+
+    def uniform(shape: tuple[int, ...]) -> Tensor:
+        return torch.rand(shape, generator=generator, device=device)
+
+    return DeviceArrays(torch, convert, uniform)

@@ -16,8 +16,8 @@ from runtime.rl.buffers.batch_source import BatchSource
 from runtime.rl.buffers.replay import Draw, Replay
 from runtime.rl.checkpoints.counters import Counters
 from runtime.rl.class_names import load_class
-from runtime.rl.device.memory import device_free_bytes, host_free_bytes
 from runtime.rl.device.staging import DeviceCopier
+from runtime.rl.device.usage import device_free_bytes, host_free_bytes
 from runtime.rl.roles.rate_limiter import RateLimiter, delay_after_resume, warmup_after_resume
 from runtime.rl.settings import Settings
 
@@ -130,7 +130,7 @@ class Experience:
         is_alone = self.place == "device" and self._device.startswith("cuda") and settings.devices == 1
         if not is_alone or not isinstance(plan.config, ReplayConfig) or plan.shape.memory is not None:
             return False
-        from runtime.rl.algos.off_policy.targets import ReplayMethod
+        from runtime.rl.algos.off_policy.critics import ReplayMethod
 
         method = load_class(plan.method)
         return issubclass(method, ReplayMethod) and (settings.cuda_graphs or plan.config.prioritised)
@@ -139,8 +139,8 @@ class Experience:
         """Return launches of several updates that gather their own batches; None if not used."""
         if not self._gathers:
             return None
+        from runtime.rl.algos.off_policy.critics import ReplayMethod
         from runtime.rl.algos.off_policy.graph_updates import GraphUpdates
-        from runtime.rl.algos.off_policy.targets import ReplayMethod
 
         store, config = self.store, self._plan.config
         assert isinstance(method, ReplayMethod) and isinstance(store, Replay)  # noqa: S101, PT018

@@ -1,6 +1,8 @@
 """Process for remote inference: reads the learner's weights from shared memory and answers its workers.
 
 A learner starts it as `l2r-runtime inference`; `runtime.exchange.inference.process` is the learner's side.
+
+Small networks run in NumPy: torch's overhead per call exceeds their computation.
 """
 
 from __future__ import annotations
@@ -8,14 +10,17 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from signal import SIGKILL
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from runtime.base import bounded_json
-from runtime.base.endpoint import EndpointError, parse
+from runtime.base.addresses import EndpointError, parse
 from runtime.base.errors import FailedError
 from runtime.base.processes import signal_at_end_of
 from runtime.exchange.inference.messages import Shapes
@@ -26,8 +31,7 @@ from runtime.exchange.protocol.messages import SharedWeights
 from runtime.exchange.transport.curve_keys import LearnerKeys
 from runtime.exchange.transport.shared_memory import SharedMemoryError
 from runtime.exchange.transport.shm_weights import SharedWeightsReader
-from runtime.rl.algos.actor import ActorShape
-from runtime.rl.algos.numpy_policy import NumpyPolicy
+from runtime.rl.algos.actor import ActorShape, NumpyActor
 
 REPORT_SECONDS: Final = 0.2
 """Interval at which the lifeline is checked and changed counts are reported."""
@@ -140,3 +144,28 @@ def _end_of(lifeline: Lifeline, server: InferenceServer) -> Callable[[], bool]:
         return lifeline.is_cut()
 
     return is_over
+
+
+class NumpyPolicy:
+    """Forward pass of `NumpyActor`, as a `PolicyNetwork` for remote inference."""
+
+    def __init__(self, shape: ActorShape, most_rows: int) -> None:
+        self._actor = NumpyActor(shape)
+        self.weights: NDArray[np.float32] = self._actor.weights
+        """(shape.size,) the actor's own array: written values take effect directly."""
+        # np.empty reserves memory without touching it: only used rows cost memory.
+        self.buffers: Sequence[NDArray[Any]] = [np.empty((most_rows, shape.obs_dim), shape.obs_space.dtype)]
+        """(maximum rows, obs_dim) memory for the observations of a batch."""
+        self._outputs: NDArray[np.float32] = np.zeros((0, shape.answer_floats), np.float32)
+
+    def refresh(self) -> None:
+        """Do nothing: the weights are used in place."""
+
+    def begin(self, slot: int, count: int) -> None:
+        """Compute the first ``count`` rows of ``buffers[slot]``."""
+        self._outputs = self._actor.outputs(self.buffers[slot][:count])
+
+    def finish(self, slot: int) -> NDArray[np.float32]:
+        """Return the outputs (count, ``shape.answer_floats``)."""
+        del slot  # there is only one
+        return self._outputs

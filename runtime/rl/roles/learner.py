@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 
 from runtime.base import contract
+from runtime.base.atomic_files import lock_folder
 from runtime.base.errors import NotFiniteError, SetupError
-from runtime.base.file_lock import lock_folder
 from runtime.base.metrics import Console
 from runtime.base.object_store import open_store
 from runtime.base.signals import Stop
@@ -33,25 +33,22 @@ from runtime.exchange.transport import curve_keys
 from runtime.rl.algos.algorithm import Stats
 from runtime.rl.algos.gradient_server import GradientServer
 from runtime.rl.algos.method_config import ReplayConfig
-from runtime.rl.algos.numerics import not_finite_report
 from runtime.rl.algos.plan import assemble
 from runtime.rl.buffers.batch_source import BatchSource
-from runtime.rl.buffers.device_rollouts import DeviceRollouts
 from runtime.rl.buffers.gradient_buffer import Gradients
-from runtime.rl.buffers.late_priorities import LatePriorities
+from runtime.rl.buffers.priorities import LatePriorities
 from runtime.rl.buffers.replay import Replay
-from runtime.rl.buffers.rollout_buffer import Rollouts
+from runtime.rl.buffers.rollout_buffer import DeviceRollouts, Rollouts
 from runtime.rl.buffers.tensor_batch import TensorBatch
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints
 from runtime.rl.checkpoints.counters import Counters, next_epoch, read_journal, write_journal
-from runtime.rl.checkpoints.learner_state import LearnerSnapshot, collector_state, unpack
+from runtime.rl.checkpoints.learner_state import LearnerSnapshot, collector_state, not_finite_report, unpack
 from runtime.rl.checkpoints.saved_policy import open_run
 from runtime.rl.checkpoints.upload import PATIENCE_SECONDS, Mirror, bring_newest
 from runtime.rl.checkpoints.writer import CheckpointWriter
 from runtime.rl.datasets.replay_source import DatasetSource, fill_replay
-from runtime.rl.device.failures import device_failures
-from runtime.rl.device.streams import HostCopy
-from runtime.rl.device.usage import DeviceMeter
+from runtime.rl.device.staging import HostCopy
+from runtime.rl.device.usage import DeviceMeter, device_failures
 from runtime.rl.roles.device_collector import DataSource, DeviceCollector, DeviceSource
 from runtime.rl.roles.experience import Experience
 from runtime.rl.roles.launch_context import Context, plan_of

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ArrivingArrays(Protocol):
-    """Copy that arrives later; implemented by `runtime.rl.device.streams.HostCopy`."""
+    """Copy that arrives later; implemented by `runtime.rl.device.staging.HostCopy`."""
 
     def ready(self) -> bool:
         """Return True once it has arrived."""

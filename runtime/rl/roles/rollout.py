@@ -14,12 +14,12 @@ from runtime.base.errors import NotFiniteError
 from runtime.exchange.protocol.framing import SegmentArena
 from runtime.exchange.protocol.messages import Trajectory
 from runtime.exchange.protocol.segment_schema import Layout, is_finite
-from runtime.exchange.segment_buffers import SegmentAllocator
+from runtime.exchange.segments import SegmentAllocator
 from runtime.rl.algos.memory import spread_states
 from runtime.rl.algos.recurrent.copy_states import CopyStates
 from runtime.rl.buffers.replay import STATE
+from runtime.rl.buffers.ring_index import ABSENT, TRUNCATED
 from runtime.rl.buffers.rollout_buffer import DISCOUNTED
-from runtime.rl.buffers.successors import ABSENT, TRUNCATED
 from runtime.rl.datasets.recorder import EpisodeRecorder
 from runtime.rl.envs.base import EpisodeSummary, StepResult, VectorEnv
 
@@ -42,7 +42,7 @@ class Rollout:
     this, not the learner, because they have the successive steps and share the work (Horgan et al. 2018, Ape-X).
     `step` raises NotFiniteError if the environment returned infinite numbers or NaN.
 
-    The arena contains each observation once (`runtime.rl.buffers.successors`): those that steps started with, and
+    The arena contains each observation once (`runtime.rl.buffers.ring_index`): those that steps started with, and
     in the tail the last one of every copy and the final one of every truncated episode.
 
     A `recorder` gets each step unmodified; `clip_rewards`, if given, limits the absolute value of rewards.

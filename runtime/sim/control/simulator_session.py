@@ -11,10 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from runtime.sim.control.liveness import State
-from runtime.sim.control.supervisor import SimulatorSupervisor
-from runtime.sim.launchers.failures import Cause, Failure
-from runtime.sim.launchers.simulator_process import ExternalSimulator, SimulatorHandle
+from runtime.sim.control.supervisor import SimulatorSupervisor, State
+from runtime.sim.launchers.simulator_process import Cause, ExternalSimulator, Failure, SimulatorHandle
 from runtime.sim.spec import SimulatorSpec
 from runtime.sim.wire import protocol, rpc_methods
 from runtime.sim.wire.controller import Controller

@@ -21,9 +21,15 @@ from runtime.base import contract
 from runtime.base.docker_client import CONFLICT, REQUEST_SECONDS, DockerClient, take_frames
 from runtime.base.docker_endpoint import DockerEndpoint, EngineError
 from runtime.sim.launchers import container_reaper
-from runtime.sim.launchers.failures import Cause, Failure, ProcessEnd
 from runtime.sim.launchers.ports import PortLease
-from runtime.sim.launchers.simulator_process import Addresses, SimulatorHandle, own_address
+from runtime.sim.launchers.simulator_process import (
+    Addresses,
+    Cause,
+    Failure,
+    ProcessEnd,
+    SimulatorHandle,
+    own_address,
+)
 from runtime.sim.spec import SimulatorSpec
 from runtime.sim.wire.errors import StartError
 

@@ -20,9 +20,8 @@ from typing import Any, Final
 
 from runtime.base import bounded_json, contract
 from runtime.sim.launchers import shim
-from runtime.sim.launchers.failures import Cause, Failure, ProcessEnd
 from runtime.sim.launchers.ports import PortLease
-from runtime.sim.launchers.simulator_process import Addresses, SimulatorHandle
+from runtime.sim.launchers.simulator_process import Addresses, Cause, Failure, ProcessEnd, SimulatorHandle
 from runtime.sim.spec import SimulatorSpec
 from runtime.sim.wire.errors import StartError
 

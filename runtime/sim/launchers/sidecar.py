@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from runtime.base import contract
-from runtime.sim.launchers.failures import Cause, Failure, ProcessEnd
-from runtime.sim.launchers.simulator_process import Addresses, SimulatorHandle
+from runtime.sim.launchers.simulator_process import Addresses, Cause, Failure, ProcessEnd, SimulatorHandle
 from runtime.sim.wire.errors import StartError
 
 _POLL_SECONDS: Final = 0.05

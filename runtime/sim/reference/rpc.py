@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from runtime.base import bounded_json
-from runtime.sim.reference.car import VEHICLE_CLASS, Car
-from runtime.sim.reference.sensors import ParameterError, Sensor, WireAddresses, sensors_of, set_all
+from runtime.sim.reference.car import VEHICLE_CLASS, Car, ParameterError, Sensor, WireAddresses, sensors_of, set_all
 from runtime.sim.reference.world import World
 from runtime.sim.wire import protocol
 

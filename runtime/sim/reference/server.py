@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any, Final
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
+from runtime.sim.reference.car import VEHICLE_PORT_STEP, ParameterError, WireAddresses
 from runtime.sim.reference.faults import SLOW_SECONDS, Fault, Faults
 from runtime.sim.reference.rpc import ControlMethods
-from runtime.sim.reference.sensors import VEHICLE_PORT_STEP, ParameterError, WireAddresses
 from runtime.sim.reference.world import World
 from runtime.sim.wire import protocol
 from runtime.tracks.maps import TrackMap
 
 if TYPE_CHECKING:
-    from runtime.sim.reference.cameras import CameraRig
+    from runtime.sim.reference.render import CameraRig
 
 TICK_SECONDS: Final = 0.01
 STEP_SECONDS: Final = 0.1
@@ -191,7 +191,7 @@ class ReferenceSimulator:
         self._targets = targets
         cameras = (sensor for of_car in self.methods.sensors for sensor in of_car.values() if sensor.is_camera)
         if self._cameras is None and any(camera.enabled for camera in cameras):
-            from runtime.sim.reference.cameras import CameraRig  # its libraries are only needed for images
+            from runtime.sim.reference.render import CameraRig  # its libraries are only needed for images
 
             self._cameras = CameraRig(self.world, self._options.seed)
         if self._cameras is not None:

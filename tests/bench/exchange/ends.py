@@ -8,16 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from runtime.base.addresses import parse
 from runtime.base.contract import PROTOCOL_VERSION
-from runtime.base.endpoint import parse
 from runtime.exchange.learner_server import LearnerServer
 from runtime.exchange.machines.member_state import SessionTerms, window_of
 from runtime.exchange.machines.session import PeerSession
 from runtime.exchange.protocol.framing import decode, encode
 from runtime.exchange.protocol.messages import BUNDLE_BYTES, Hello, RingAccepted, Segments, Trajectory, Welcome
 from runtime.exchange.protocol.segment_schema import Columns, Layout, SegmentField
-from runtime.exchange.segment_buffers import SegmentAllocator, gather
-from runtime.exchange.segment_bundle import SegmentBundle
+from runtime.exchange.segments import SegmentAllocator, SegmentBundle, gather
 from runtime.exchange.transport import curve_keys as keys
 from runtime.exchange.transport.shm_ring import RingWriter
 from runtime.exchange.transport.sockets import PeerChannel, Port

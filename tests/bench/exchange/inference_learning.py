@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from runtime.base.endpoint import parse
+from runtime.base.addresses import parse
 from runtime.exchange.inference.client import RemotePolicy
 from runtime.exchange.inference.messages import proof_of
 from runtime.exchange.inference.process import InferenceProcess, InferenceProgram

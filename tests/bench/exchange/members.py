@@ -20,7 +20,7 @@ from runtime.exchange.machines.member_state import SessionTerms
 from runtime.exchange.machines.membership import Membership
 from runtime.exchange.machines.session import Outgoing, PeerSession
 from runtime.exchange.protocol.messages import Hello, Ping, Segments, Trajectory
-from runtime.exchange.segment_buffers import SegmentAllocator
+from runtime.exchange.segments import SegmentAllocator
 
 COUNTS = (100, 1_000, 10_000)
 TICK_SECONDS = 0.02

@@ -17,12 +17,12 @@ from typing import Any
 import psutil
 import zmq
 
+from runtime.base.addresses import parse
 from runtime.base.descriptors import raise_limit
-from runtime.base.endpoint import parse
 from runtime.exchange.machines.session import PeerSession
 from runtime.exchange.protocol.framing import decode, encode
 from runtime.exchange.protocol.messages import Segments, Trajectory
-from runtime.exchange.segment_buffers import SegmentAllocator, gather
+from runtime.exchange.segments import SegmentAllocator, gather
 from runtime.exchange.transport.sockets import Port
 from tests.bench.exchange.ends import SOURCE_BYTES, Case, Learner, hello_of
 from tests.bench.exchange.segments import free_port

@@ -27,8 +27,8 @@ import numpy as np
 import psutil
 import zmq
 
+from runtime.base.addresses import parse
 from runtime.base.descriptors import raise_limit
-from runtime.base.endpoint import parse
 from runtime.exchange.learner_server import TICK_SECONDS
 from runtime.exchange.machines.events import Arrived, Published, Send, Ticked
 from runtime.exchange.machines.member_state import WINDOW_BYTES
@@ -36,7 +36,7 @@ from runtime.exchange.machines.membership import Membership
 from runtime.exchange.machines.session import Outgoing, PeerSession
 from runtime.exchange.protocol.framing import decode, encode
 from runtime.exchange.protocol.messages import Message, Trajectory
-from runtime.exchange.segment_buffers import SegmentAllocator, gather
+from runtime.exchange.segments import SegmentAllocator, gather
 from runtime.exchange.transport.sockets import Port
 from tests.bench.exchange.ends import Case, Learner, hello_of, terms_of
 from tests.bench.exchange.segments import free_port

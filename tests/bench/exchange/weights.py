@@ -14,7 +14,7 @@ from multiprocessing.synchronize import Event, Semaphore
 
 import numpy as np
 
-from runtime.base.endpoint import parse
+from runtime.base.addresses import parse
 from runtime.base.launch_context import LaunchContext
 from runtime.base.metrics import Console
 from runtime.exchange.learner_client import LearnerClient

@@ -16,13 +16,12 @@ import numpy as np
 import torch
 
 from runtime.rl.algos.plan import assemble
-from runtime.rl.buffers.device_rollouts import DeviceRollouts
-from runtime.rl.device.arrays import torch_arrays
+from runtime.rl.buffers.rollout_buffer import DeviceRollouts
 from runtime.rl.device.captured import Captured
 from runtime.rl.device.compiled import CompiledEnv, Draws
 from runtime.rl.envs.registry import make_device_env
 from runtime.rl.roles import ranks
-from runtime.rl.roles.device_collector import DeviceCollector
+from runtime.rl.roles.device_collector import DeviceCollector, torch_arrays
 from runtime.rl.roles.launch_context import environment_plan, make_environment
 from runtime.rl.settings import from_mapping
 from tests.bench.gpu.measuring import Bench, await_device, call_seconds, show

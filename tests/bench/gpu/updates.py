@@ -18,15 +18,14 @@ from numpy.typing import NDArray
 
 from runtime.rl.algos.algorithm import Algorithm
 from runtime.rl.algos.method_config import ReplayConfig
+from runtime.rl.algos.off_policy.critics import ReplayMethod
 from runtime.rl.algos.off_policy.graph_updates import GraphUpdates
-from runtime.rl.algos.off_policy.targets import ReplayMethod
 from runtime.rl.algos.plan import Plan, assemble, make_plan, make_store
 from runtime.rl.buffers.batch_source import BatchSource
-from runtime.rl.buffers.late_priorities import LatePriorities
+from runtime.rl.buffers.priorities import LatePriorities
 from runtime.rl.buffers.replay import Batch, Replay
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
-from runtime.rl.device.staging import DeviceCopier
-from runtime.rl.device.streams import HostCopy
+from runtime.rl.device.staging import DeviceCopier, HostCopy
 from runtime.rl.settings import Settings, from_mapping
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from tests.bench.gpu.measuring import Bench, call_seconds, show

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from l2rtui.services.history.travelling import decode
+from l2rtui.services.history.place import decode
 from tests.l2rtui.cli.conftest import eventually, processes_of
 from tests.l2rtui.cli.test_queue import keepers, kill
 

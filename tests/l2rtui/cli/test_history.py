@@ -12,7 +12,7 @@ import pytest
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.cli.main import main
-from l2rtui.domain.history.record import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome, SourceState
+from l2rtui.domain.history import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome, SourceState
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from l2rtui.services.history.absence import note_departure

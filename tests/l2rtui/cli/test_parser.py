@@ -14,7 +14,7 @@ from l2rtui.cli.examples import EXAMPLES
 from l2rtui.cli.other_words import advice, translated, without_kind
 from l2rtui.cli.parser import CHANGING, VERBS, find_verb, split_verb, verb_parser
 from l2rtui.cli.parser_selection import span
-from l2rtui.domain.selection.name_pattern import KINDS
+from l2rtui.domain.selection.filter_language import KINDS
 from l2rtui.errors import UsageError
 
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from l2rtui.backends.local.paths import StateFolder
-from l2rtui.backends.local.records import RunRecord
+from l2rtui.backends.local.state_files import RunRecord
 from l2rtui.cli.main import main
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from runtime.base.atomic_files import write_atomic

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from l2rtui.cli.main import main
-from l2rtui.domain.history.record import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome
-from l2rtui.domain.sweeps.trial import trial_of
+from l2rtui.domain.history import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome
+from l2rtui.domain.sweeps import trial_of
 from l2rtui.domain.workload import Kind, RunSpec
 from l2rtui.services.history.launch_facts import spec_text
 from l2rtui.services.history.store import HistoryStore

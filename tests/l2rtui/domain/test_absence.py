@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from l2rtui.domain.event import KubeEvent
-from l2rtui.domain.history.absence import Departure, Happening, happenings, summary
-from l2rtui.domain.history.record import HistoryEntry, RunOutcome
+from l2rtui.domain.history import Departure, Happening, HistoryEntry, RunOutcome, happenings, summary
 from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.status import Level
 

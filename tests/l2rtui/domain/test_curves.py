@@ -24,7 +24,7 @@ from l2rtui.domain.curves.scale import (
     usual_values,
     value_scale,
 )
-from l2rtui.domain.experiments.interval import bootstrap_interval
+from l2rtui.domain.experiments import bootstrap_interval
 
 NAN = math.nan
 START = 1.7e9

@@ -14,9 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from l2rtui.domain.containers import Binding
-from l2rtui.domain.experiments.interval import RESAMPLES, bootstrap_interval
-from l2rtui.domain.experiments.summary import ExperimentSummary, SeedResult, seed_result, summarize
-from l2rtui.domain.history.identity import spec_id
+from l2rtui.domain.experiments import (
+    RESAMPLES,
+    ExperimentSummary,
+    SeedResult,
+    bootstrap_interval,
+    seed_result,
+    summarize,
+)
+from l2rtui.domain.history import spec_id
 from l2rtui.domain.metrics import RunMetrics
 from l2rtui.domain.runstatus import Learning, LearningState
 from l2rtui.domain.snapshot import RunView

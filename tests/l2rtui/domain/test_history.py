@@ -6,15 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from l2rtui.domain.history.difference import Difference, differences, patch_difference, unified
-from l2rtui.domain.history.record import (
+from l2rtui.domain.history import (
+    Difference,
     Ending,
     HistoryEntry,
     HistoryRecord,
     LaunchFacts,
     RunOutcome,
     SourceState,
+    differences,
     merged_ending,
+    patch_difference,
+    unified,
 )
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import CPU, Gpu, GpuUse, Node
-from l2rtui.domain.owners.holdings import HOLDER_SECONDS, IdleGpu, holdings, project_of
-from l2rtui.domain.owners.idle_gpus import LONG_SECONDS, IdleGpus, IdleTime
+from l2rtui.domain.owners import HOLDER_SECONDS, LONG_SECONDS, IdleGpu, IdleGpus, IdleTime, holdings, project_of
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView
 from l2rtui.domain.status import Phase
 

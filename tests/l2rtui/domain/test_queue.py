@@ -13,20 +13,23 @@ from l2rtui.domain.containers import Binding, PodSettings
 from l2rtui.domain.ledger import DeviceUsage, Holder, build_ledger
 from l2rtui.domain.node import CPU, Gpu, Node, SlotId
 from l2rtui.domain.placement import parse_pins
-from l2rtui.domain.queue.admission import admit, fair_order, held_slots, impossible
-from l2rtui.domain.queue.forecast import MOST_ROUNDS, forecast
-from l2rtui.domain.queue.tickets import (
+from l2rtui.domain.queue import (
     RunQueue,
     Ticket,
     TicketState,
+    admit,
     begin,
     enqueue,
+    fair_order,
     finish,
+    held_slots,
+    impossible,
     move,
     postpone,
     reconcile,
 )
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
+from l2rtui.services.queue.listing import MOST_ROUNDS, forecast
 
 
 def ledger(gpus=2, slots=4, held=(), *, cpu=0, ready=True):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l2rtui.domain.redact import HIDDEN_TEXT, redact, redact_long
+from l2rtui.domain.secret import HIDDEN_TEXT, redact, redact_long
 
 TOKEN = "abcDEF123456"
 

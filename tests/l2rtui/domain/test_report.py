@@ -9,11 +9,17 @@ import pytest
 
 from l2rtui.domain.curves.chart import RETURN, SeedCurve
 from l2rtui.domain.curves.run_curve import CurveRecord, RunCurve
-from l2rtui.domain.history.difference import Difference
-from l2rtui.domain.history.record import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome, SourceState
-from l2rtui.domain.report.content import ExperimentReport, ReportedRun
-from l2rtui.domain.report.page import MAX_PATCH_LINES, page_text
-from l2rtui.domain.sweeps.trial import trial_of
+from l2rtui.domain.history import (
+    Difference,
+    Ending,
+    HistoryEntry,
+    HistoryRecord,
+    LaunchFacts,
+    RunOutcome,
+    SourceState,
+)
+from l2rtui.domain.report import MAX_PATCH_LINES, ExperimentReport, ReportedRun, page_text
+from l2rtui.domain.sweeps import trial_of
 
 HOSTILE = "</td><script>alert(1)</script><img src=x onerror='y'>\x1b[31m\u202e&amp;\"' style=\"x\" \ud800"
 

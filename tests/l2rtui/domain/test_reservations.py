@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from l2rtui.domain import reservations as rules
 from l2rtui.domain.change import NodeChanged, apply
 from l2rtui.domain.ledger import DeviceUsage, Holder, SlotState, build_ledger
 from l2rtui.domain.node import CPU, Gpu, Node, SlotId, SlotReservation
 from l2rtui.domain.placement import parse_pins, place
-from l2rtui.domain.queue.admission import released
-from l2rtui.domain.reservations import rules
-from l2rtui.domain.reservations.text import MOST_TEXT, read_reservations, reservations_text
+from l2rtui.domain.queue import released
+from l2rtui.domain.reservations import MOST_TEXT, read_reservations, reservations_text
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 

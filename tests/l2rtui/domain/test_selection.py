@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from l2rtui.domain.selection.filter_language import compile_filter, misread_columns, number_of
-from l2rtui.domain.selection.gpu_columns import GPU_COLUMNS, about_gpu, gpu_cells
-from l2rtui.domain.selection.label_selector import compile_selector
-from l2rtui.domain.selection.name_pattern import is_pattern, matches_any
+from l2rtui.domain.selection.filter_language import (
+    GPU_COLUMNS,
+    about_gpu,
+    compile_filter,
+    compile_selector,
+    gpu_cells,
+    is_pattern,
+    matches_any,
+    misread_columns,
+    number_of,
+)
 
 LABELS = {"gpu": "a100", "zone": "b", "l2rtui.io/run": "racing-sac-s0", "empty": ""}
 

@@ -9,11 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l2rtui.domain.experiments.interval import bootstrap_interval
-from l2rtui.domain.experiments.trial_results import TrialRun, trial_results
-from l2rtui.domain.sweeps.grid import ValueRange, drawn, grid, grid_size
-from l2rtui.domain.sweeps.halving import RungReport, SweepWatch, next_reports, registered
-from l2rtui.domain.sweeps.trial import Halving, Trial, trial_document, trial_of, values_text
+from l2rtui.domain.experiments import TrialRun, bootstrap_interval, trial_results
+from l2rtui.domain.sweeps import (
+    Halving,
+    RungReport,
+    SweepWatch,
+    Trial,
+    ValueRange,
+    drawn,
+    grid,
+    grid_size,
+    next_reports,
+    registered,
+    trial_document,
+    trial_of,
+    values_text,
+)
 from l2rtui.domain.workload import Kind, RunSpec, renamed
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from l2rtui.domain.exchange.topology import topology, topology_lines
 from l2rtui.domain.metrics import ExchangeFigures, RunMetrics
 from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.status import Phase
+from l2rtui.domain.topology import topology, topology_lines
 from l2rtui.domain.workload import Role
 
 NOW = 1e9

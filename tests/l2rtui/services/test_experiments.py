@@ -11,8 +11,8 @@ from l2rtui.backends.fake import FakeBackend
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
 from l2rtui.services import metrics
-from l2rtui.services.experiments.summaries import experiments
 from l2rtui.services.learning import LearningReader
+from l2rtui.services.sweeps import experiments
 
 
 @pytest.fixture

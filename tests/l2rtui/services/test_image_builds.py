@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from l2rtui.cloud.images import buildx
+from l2rtui.cloud.images import engine as buildx
 from l2rtui.cloud.images.engine import LABEL_BASE, LABEL_BASE_DIGEST, ImageEngine
 from l2rtui.domain.imageref import parse_image
 from l2rtui.errors import BackendError

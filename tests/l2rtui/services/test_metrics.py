@@ -15,7 +15,7 @@ from l2rtui.domain.log import LogLine
 from l2rtui.domain.workload import Role
 from l2rtui.errors import NotFoundError
 from l2rtui.services import metrics
-from runtime.base.metric_records import parse_record
+from runtime.base.metrics import parse_record
 
 RECORD = {
     "l2r": "learner",

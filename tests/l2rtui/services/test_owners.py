@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from l2rtui.config import state_dir
-from l2rtui.domain.history.record import HistoryEntry, HistoryRecord, LaunchFacts
+from l2rtui.domain.history import HistoryEntry, HistoryRecord, LaunchFacts
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import CPU, Gpu, GpuUse, Node
-from l2rtui.domain.owners.idle_gpus import IdleTime
+from l2rtui.domain.owners import IdleTime
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import Phase
+from l2rtui.services import owners
 from l2rtui.services.history.store import HistoryStore
-from l2rtui.services.owners import looks
-from l2rtui.services.owners.gpu_hours import DAYS, gpu_hours
+from l2rtui.services.owners import DAYS, gpu_hours
 
 NOW = 10_000_000.0
 NODE = Node("n", (Gpu("n", 0, slots=4),), cpu=Gpu("n", CPU, "", "CPU", is_cpu=True), gpu_use=(GpuUse(0, 1.0),))
@@ -27,9 +27,9 @@ def state(tmp_path, monkeypatch):
 
 
 def look(now, place="lab", snapshot=SNAPSHOT):
-    idle = looks.idle_gpus(place, now)
+    idle = owners.idle_gpus(place, now)
     idle.take(snapshot, now)
-    looks.remember(place, idle, now)
+    owners.remember(place, idle, now)
     return dict(idle.long_idle(now, 0.0))
 
 
@@ -38,7 +38,7 @@ def test_looks_that_follow_each_other_make_a_span_and_a_long_gap_ends_it():
     assert look(NOW + 600.0) == {("n", 0): IdleTime(600.0, is_least=True)}
     assert look(NOW + 600.0, "elsewhere") == {("n", 0): IdleTime(0.0, is_least=True)}
     assert look(NOW + 1200.0) == {("n", 0): IdleTime(1200.0, is_least=True)}
-    assert look(NOW + 1200.0 + looks.MAX_GAP_SECONDS + 1.0) == {("n", 0): IdleTime(0.0, is_least=True)}
+    assert look(NOW + 1200.0 + owners.MAX_GAP_SECONDS + 1.0) == {("n", 0): IdleTime(0.0, is_least=True)}
     assert look(NOW) == {("n", 0): IdleTime(0.0, is_least=True)}  # a clock that was set back
 
 

@@ -6,12 +6,10 @@ import pytest
 
 from l2rtui.backends.fake.backend import FakeBackend
 from l2rtui.domain.preflight import refusals
-from l2rtui.domain.sweeps.halving import RungReport
-from l2rtui.domain.sweeps.trial import Halving
+from l2rtui.domain.sweeps import Halving, RungReport
 from l2rtui.errors import SpecError
-from l2rtui.services import launcher
+from l2rtui.services import launcher, sweeps
 from l2rtui.services.spec import spec_file
-from l2rtui.services.sweeps import asha
 
 SPEC = """\
 kind: learner-workers
@@ -35,9 +33,12 @@ def load(tmp_path):
 def test_a_trial_that_is_not_among_the_best_of_its_rung_stops_and_stays_stopped():
     halving = Halving(100, 2)
     reports = [RungReport(0, 100, 5.0), RungReport(1, 100, 1.0), RungReport(2, 100, 9.0), RungReport(2, 200, 9.0)]
-    assert asha.pruned_trials(halving, reports[:1]) == set()
-    assert asha.pruned_trials(halving, reports) == {1}
-    assert asha.pruned_trials(halving, [*reports, RungReport(1, 200, 99.0), RungReport(0, 200, 6.0)]) == {0, 1}
+    assert sweeps.pruned_trials(halving, reports[:1]) == set()
+    assert sweeps.pruned_trials(halving, reports) == {1}
+    assert sweeps.pruned_trials(halving, [*reports, RungReport(1, 200, 99.0), RungReport(0, 200, 6.0)]) == {
+        0,
+        1,
+    }
 
 
 def test_a_spec_names_the_first_rung_and_the_factor(load):
@@ -68,7 +69,7 @@ async def test_a_place_without_a_queue_refuses(load):
 
 
 async def test_without_optuna_a_sentence_says_how_to_get_it(load, monkeypatch):
-    monkeypatch.setattr(asha, "find_spec", lambda _: None)
+    monkeypatch.setattr(sweeps, "find_spec", lambda _: None)
     prepared = await launcher.prepare(FakeBackend(), load())
     (refusal,) = refusals(prepared.findings)
     assert "needs Optuna" in refusal.sentence

@@ -5,7 +5,7 @@ import io
 import pytest
 
 from l2rtui.cli.output import Output
-from l2rtui.domain.owners.holdings import Holding
+from l2rtui.domain.owners import Holding
 from l2rtui.tables.history import RUNS
 from l2rtui.tables.summaries import EXPERIMENTS, OWNERS, OwnerRow, trials
 from l2rtui.ui.text import NOTHING, TextStyle

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l2rtui.backends.composed.qualified import QualifiedRows
+from l2rtui.backends.composed.member import QualifiedRows
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.backends.registry import compose
 from l2rtui.cli.argument_parser import Parser
@@ -29,7 +29,7 @@ from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.placement import PlacementPolicy, parse_pins
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView, SetView
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
-from l2rtui.services.terminal.command_lines import flags_of, with_flags, write
+from l2rtui.services.terminal import flags_of, with_flags, write
 from l2rtui.ui.dialogs.launch import LaunchScreen
 from l2rtui.ui.dialogs.questions import destroy_question, kill_question, pod_targets, scale_question
 from l2rtui.ui.dialogs.relaunch import pins_of, relaunch_question

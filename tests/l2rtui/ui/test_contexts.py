@@ -12,7 +12,7 @@ from l2rtui.backends.common.liveness import LivenessTiming
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.backend import KubernetesBackend
 from l2rtui.config import Settings, load_settings
-from l2rtui.domain.history.record import HistoryEntry, HistoryRecord
+from l2rtui.domain.history import HistoryEntry, HistoryRecord
 from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
 from l2rtui.services import launcher
 from l2rtui.services.history import place

@@ -11,7 +11,7 @@ from l2rtui.config import user_name
 from l2rtui.domain.placement import place
 from l2rtui.domain.plan import plan_launch
 from l2rtui.domain.status import Phase
-from l2rtui.domain.sweeps.trial import trial_of
+from l2rtui.domain.sweeps import trial_of
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from l2rtui.ui.home.selection import Pane
 from l2rtui.ui.text import decimal

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from l2rtui.domain.history.record import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome, SourceState
+from l2rtui.domain.history import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome, SourceState
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from l2rtui.services.history.launch_facts import spec_text
 from l2rtui.services.history.store import HistoryStore

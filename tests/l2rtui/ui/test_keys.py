@@ -21,6 +21,7 @@ from l2rtui.ui.dialogs.images import ImagesScreen
 from l2rtui.ui.dialogs.launch import LaunchScreen
 from l2rtui.ui.dialogs.simulators import SimulatorsScreen
 from l2rtui.ui.dialogs.volumes import VolumesScreen
+from l2rtui.ui.home.pane_sizes import ScreenState
 from l2rtui.ui.home.prompt import PromptMode
 from l2rtui.ui.home.screen import ClusterScreen
 from l2rtui.ui.keys.palette import COMMANDS, changing_actions
@@ -30,7 +31,6 @@ from l2rtui.ui.overviews.history import HistoryScreen
 from l2rtui.ui.overviews.owners import OwnersScreen
 from l2rtui.ui.placing.screen import PlaceScreen
 from l2rtui.ui.saved_files import screen_strips
-from l2rtui.ui.state.screen_state import ScreenState
 from l2rtui.ui.widgets.charts import ChartView
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.grid.shape import ZoomLevel

@@ -7,7 +7,7 @@ import re
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.config import user_name
-from l2rtui.domain.history.record import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome
+from l2rtui.domain.history import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome
 from l2rtui.domain.node import Gpu, Node
 from l2rtui.services.history.launch_facts import spec_text
 from l2rtui.services.history.store import HistoryStore

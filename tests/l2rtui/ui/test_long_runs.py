@@ -24,7 +24,7 @@ from l2rtui.services import pod_records
 from l2rtui.services.metrics import Series
 from l2rtui.ui.state.learning_states import LearningStates
 from l2rtui.ui.state.record_ages import RecordAges
-from runtime.base.metric_records import parse_record
+from runtime.base.metrics import parse_record
 
 RECORDINGS = Path(__file__).parent / "recordings"
 DAY_SECONDS = 86_400.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from l2rtui.domain.owners.holdings import HOLDER_SECONDS
+from l2rtui.domain.owners import HOLDER_SECONDS
 from l2rtui.ui.home.selection import Pane
 
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from l2rtui.config import state_dir
 from l2rtui.ui.dialogs.detail import DetailScreen
-from l2rtui.ui.home.pane_heights import Need, heights
-from l2rtui.ui.state.screen_state import ScreenState, read_screen_state, write_screen_state
+from l2rtui.ui.home.pane_sizes import Need, ScreenState, heights, read_screen_state, write_screen_state
 from l2rtui.ui.text import Span, TextStyle
 from l2rtui.ui.widgets.grid.shape import ZoomLevel
 from l2rtui.ui.widgets.metric_strip import MetricStrip

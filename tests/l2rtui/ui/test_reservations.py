@@ -6,7 +6,7 @@ import pytest
 
 from l2rtui.domain.ledger import SlotState
 from l2rtui.domain.node import SlotId, SlotReservation
-from l2rtui.domain.reservations.text import reservations_text
+from l2rtui.domain.reservations import reservations_text
 
 FREE = SlotId("phortx1", 7, 0)
 

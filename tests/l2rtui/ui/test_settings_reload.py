@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from l2rtui.config import Settings, load_settings
-from l2rtui.ui.state.app_context import ContextOpener
-from l2rtui.ui.state.settings_reload import LIVE, reloaded
+from l2rtui.ui.state.app_context import LIVE, ContextOpener, reloaded
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.config import user_name
-from l2rtui.domain.history.record import Ending, HistoryEntry, HistoryRecord, RunOutcome
+from l2rtui.domain.history import Ending, HistoryEntry, HistoryRecord, RunOutcome
 from l2rtui.services.history.absence import departure, note_departure
 from l2rtui.services.history.store import HistoryStore
 

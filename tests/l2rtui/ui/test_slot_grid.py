@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.domain.ledger import DeviceUsage, SlotState
 from l2rtui.domain.node import CPU, Gpu, GpuUse, Node, SlotId
-from l2rtui.domain.owners.idle_gpus import LONG_SECONDS
+from l2rtui.domain.owners import LONG_SECONDS
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import Level, Phase
 from l2rtui.ui.saved_files import screen_strips

@@ -7,9 +7,9 @@ from contextlib import ExitStack
 
 from textual.app import App
 
+from l2rtui.ui.state.app_context import UndoWindow
 from l2rtui.ui.state.background import Background
 from l2rtui.ui.state.connection_status import ConnectionStatus, right_of
-from l2rtui.ui.state.undo_window import UndoWindow
 
 
 async def test_only_the_newest_change_is_undone_and_the_others_begin():

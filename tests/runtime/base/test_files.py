@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.base import file_lock
-from runtime.base.atomic_files import copy_atomic, replacement, write_atomic, write_private
-from runtime.base.file_lock import lock_folder, try_lock
+from runtime.base import atomic_files
+from runtime.base.atomic_files import copy_atomic, lock_folder, replacement, try_lock, write_atomic, write_private
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
@@ -118,7 +117,7 @@ def test_a_lock_is_exclusive_until_it_is_closed(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_a_folder_is_free_again_when_its_process_was_killed(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from runtime.base.file_lock import lock_folder\n"
+        "import sys; from pathlib import Path; from runtime.base.atomic_files import lock_folder\n"
         "with lock_folder(Path(sys.argv[1]), 0.0): print('locked', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
@@ -160,6 +159,6 @@ def test_a_file_system_without_locks_is_used_all_the_same(tmp_path: Path, monkey
     def refuse(*_: object) -> None:
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(file_lock.fcntl, "flock", refuse)
+    monkeypatch.setattr(atomic_files.fcntl, "flock", refuse)
     with lock_folder(tmp_path, 0.0):
         pass

@@ -16,7 +16,7 @@ from tensorboardX.record_writer import masked_crc32c
 
 from runtime.base import contract
 from runtime.base.metrics import Console, Rate, RecordFile, record
-from runtime.rl.roles.tensorboard import TensorBoardCurves
+from runtime.rl.roles.metrics_log import TensorBoardCurves
 
 
 def test_a_record_is_one_line_that_begins_with_its_kind() -> None:
@@ -96,7 +96,7 @@ def test_curves_are_event_files(tmp_path: Path, no_leaks: None) -> None:
 def test_a_full_disk_makes_records_and_curves_silent_and_never_waits(tmp_path: Path) -> None:
     code = f"""
 import pathlib, resource
-from runtime.rl.roles.tensorboard import TensorBoardCurves
+from runtime.rl.roles.metrics_log import TensorBoardCurves
 from runtime.base.metrics import RecordFile
 folder = pathlib.Path({str(tmp_path)!r})
 curves, records = TensorBoardCurves(folder), RecordFile(folder / "metrics.jsonl")

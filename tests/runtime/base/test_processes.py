@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.base import addresses, cli_options, contract
-from runtime.base.endpoint import EndpointError, parse
+from runtime.base.addresses import EndpointError, parse
 from runtime.base.errors import FailedError, SetupError
 from runtime.base.launch_context import LaunchContext
 from runtime.base.processes import exponential_delay, shell_exit_code, signal_process_group

@@ -20,8 +20,7 @@ from runtime.base.checkpoint_manifest import (
     is_manifest,
 )
 from runtime.base.contract import METRIC_PREFIX
-from runtime.base.metric_records import MAX_LINE, integer, number, parse_record, text
-from runtime.base.metrics import record
+from runtime.base.metrics import MAX_LINE, integer, number, parse_record, record, text
 
 ARRAYS = b"arrays of a checkpoint"
 NAME = checkpoint_name(7, 70)

@@ -15,7 +15,7 @@ import pytest
 import zmq
 
 from runtime.base import contract
-from runtime.base.endpoint import Endpoint, EndpointError, parse
+from runtime.base.addresses import Endpoint, EndpointError, parse
 from runtime.base.errors import SetupError
 from runtime.exchange.inference.client import RemotePolicy
 from runtime.exchange.inference.messages import (
@@ -33,8 +33,8 @@ from runtime.exchange.policy_store import PolicyStore
 from runtime.exchange.transport import curve_keys
 from runtime.rl.algos.actor import ActorShape, NumpyActor
 from runtime.rl.algos.device_actor import DeviceActor
-from runtime.rl.algos.numpy_policy import NumpyPolicy
 from runtime.rl.algos.plan import make_plan
+from runtime.rl.roles.inference_process import NumpyPolicy
 from runtime.rl.roles.launch_context import Context
 from runtime.rl.roles.remote_inference import remote_inference
 from runtime.rl.settings import from_mapping

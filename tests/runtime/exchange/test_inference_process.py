@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from runtime.base import contract
-from runtime.base.endpoint import parse
+from runtime.base.addresses import parse
 from runtime.base.errors import FailedError
 from runtime.exchange.inference import process as inference_process
 from runtime.exchange.inference.client import RemotePolicy

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runtime.base.endpoint import Endpoint, parse
+from runtime.base.addresses import Endpoint, parse
 from runtime.base.metrics import Console
 from runtime.base.signals import Stop
 from runtime.exchange import learner_client

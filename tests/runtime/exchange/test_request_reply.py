@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from runtime.base.endpoint import EndpointError
+from runtime.base.addresses import EndpointError
 from runtime.exchange.transport.curve_keys import from_token
 from runtime.exchange.transport.request_reply import RefusedKeysError, ReplySocket, RequestSocket
 

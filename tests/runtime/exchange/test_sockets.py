@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from runtime.base import endpoint
-from runtime.base.endpoint import SOCKET_PATH_LIMIT, EndpointError
+from runtime.base import addresses
+from runtime.base.addresses import SOCKET_PATH_LIMIT, EndpointError
 from runtime.exchange.transport import curve_keys
 from runtime.exchange.transport.sockets import Inbound, LearnerChannel, PeerChannel, Port
 
@@ -36,10 +36,10 @@ def free_ports() -> int:
 
 
 @pytest.fixture(params=["ipc", "tcp"])
-def where(request: pytest.FixtureRequest, short_folder: Path) -> endpoint.Endpoint:
+def where(request: pytest.FixtureRequest, short_folder: Path) -> addresses.Endpoint:
     if request.param == "ipc":
-        return endpoint.parse(f"ipc://{short_folder}")
-    return endpoint.parse(f"tcp://127.0.0.1:{free_ports()}")
+        return addresses.parse(f"ipc://{short_folder}")
+    return addresses.parse(f"tcp://127.0.0.1:{free_ports()}")
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def send(peer: PeerChannel, port: Port, frames: list[bytes], seconds: float = 60
 
 
 def test_a_connection_that_does_not_join_is_closed_and_an_admitted_one_stays(
-    where: endpoint.Endpoint, opened: ExitStack
+    where: addresses.Endpoint, opened: ExitStack
 ) -> None:
     learner = opened.enter_context(LearnerChannel(where, 1000))
     member, silent = (opened.enter_context(PeerChannel(where, name, 1000)) for name in (b"w-0", b"w-1"))
@@ -93,7 +93,7 @@ def test_a_connection_that_does_not_join_is_closed_and_an_admitted_one_stays(
     assert not learner.connections[Port.MODEL].silent
 
 
-def test_messages_go_both_ways_on_both_ports(where: endpoint.Endpoint, opened: ExitStack) -> None:
+def test_messages_go_both_ways_on_both_ports(where: addresses.Endpoint, opened: ExitStack) -> None:
     learner = opened.enter_context(LearnerChannel(where, 1000))
     peer = opened.enter_context(PeerChannel(where, b"w-0", 1000))
     for port in Port:
@@ -106,14 +106,14 @@ def test_messages_go_both_ways_on_both_ports(where: endpoint.Endpoint, opened: E
         assert (answer.port, bytes(answer.frames[0])) == (port, b"back")
 
 
-def test_sending_to_nobody_is_told_and_not_queued(where: endpoint.Endpoint, opened: ExitStack) -> None:
+def test_sending_to_nobody_is_told_and_not_queued(where: addresses.Endpoint, opened: ExitStack) -> None:
     peer = opened.enter_context(PeerChannel(where, b"w-0", 1000))
     assert not peer.send(Port.DATA, [b"nobody there"])
     learner = opened.enter_context(LearnerChannel(where, 1000))
     assert not learner.send(Port.DATA, b"unknown", [b"x"])
 
 
-def test_a_peer_outlives_the_learner_and_finds_the_next(where: endpoint.Endpoint, opened: ExitStack) -> None:
+def test_a_peer_outlives_the_learner_and_finds_the_next(where: addresses.Endpoint, opened: ExitStack) -> None:
     peer = opened.enter_context(PeerChannel(where, b"w-0", 1000))
     for turn in range(3):
         with LearnerChannel(where, 1000) as learner:
@@ -124,7 +124,7 @@ def test_a_peer_outlives_the_learner_and_finds_the_next(where: endpoint.Endpoint
             assert bytes(messages[0].frames[0]) == b"turn %d" % turn
 
 
-def test_a_peer_that_comes_back_under_its_name_is_taken_in(where: endpoint.Endpoint, opened: ExitStack) -> None:
+def test_a_peer_that_comes_back_under_its_name_is_taken_in(where: addresses.Endpoint, opened: ExitStack) -> None:
     learner = opened.enter_context(LearnerChannel(where, 1000))
     for turn in range(3):
         peer = opened.enter_context(PeerChannel(where, b"same", 1000))
@@ -135,7 +135,7 @@ def test_a_peer_that_comes_back_under_its_name_is_taken_in(where: endpoint.Endpo
 
 
 def test_whoever_sends_more_than_agreed_is_cut_off_and_others_are_served(
-    where: endpoint.Endpoint, opened: ExitStack
+    where: addresses.Endpoint, opened: ExitStack
 ) -> None:
     learner = opened.enter_context(LearnerChannel(where, 1000))
     greedy = opened.enter_context(PeerChannel(where, b"greedy", 1000))
@@ -147,7 +147,7 @@ def test_whoever_sends_more_than_agreed_is_cut_off_and_others_are_served(
     assert [inbound.route for inbound in receive(learner)] == [b"honest"]
 
 
-def test_wake_ends_a_wait(where: endpoint.Endpoint, opened: ExitStack) -> None:
+def test_wake_ends_a_wait(where: addresses.Endpoint, opened: ExitStack) -> None:
     learner = opened.enter_context(LearnerChannel(where, 1000))
     for _ in range(100_000):
         learner.wake()
@@ -160,7 +160,7 @@ def test_wake_ends_a_wait(where: endpoint.Endpoint, opened: ExitStack) -> None:
 
 def test_noise_on_a_tcp_port_reaches_nobody(opened: ExitStack) -> None:
     port = free_ports()
-    where = endpoint.parse(f"tcp://127.0.0.1:{port}")
+    where = addresses.parse(f"tcp://127.0.0.1:{port}")
     learner = opened.enter_context(LearnerChannel(where, 1000))
     peer = opened.enter_context(PeerChannel(where, b"w-0", 1000))
     noise = [b"GET / HTTP/1.1\r\n\r\n", b"\x80\x04\x95" * 50, struct.pack(">Q", 2**62) * 8, b"\xff" * 64]
@@ -174,7 +174,7 @@ def test_noise_on_a_tcp_port_reaches_nobody(opened: ExitStack) -> None:
 def test_with_keys_only_those_who_have_them_get_through_and_the_others_know_why(
     opened: ExitStack, wait_until: Callable[..., Any]
 ) -> None:
-    where = endpoint.parse(f"tcp://127.0.0.1:{free_ports()}")
+    where = addresses.parse(f"tcp://127.0.0.1:{free_ports()}")
     ours, theirs = curve_keys.from_token("right"), curve_keys.from_token("wrong")
     unlisted = replace(ours[1], public=theirs[1].public, secret=theirs[1].secret)
     learner = opened.enter_context(LearnerChannel(where, 1000, ours[0]))
@@ -206,12 +206,12 @@ def test_with_keys_only_those_who_have_them_get_through_and_the_others_know_why(
 
 
 def test_a_taken_port_and_an_unknown_host_are_sentences(opened: ExitStack) -> None:
-    where = endpoint.parse(f"tcp://127.0.0.1:{free_ports()}")
+    where = addresses.parse(f"tcp://127.0.0.1:{free_ports()}")
     opened.enter_context(LearnerChannel(where, 1000))
     with pytest.raises(EndpointError, match="cannot listen at tcp://127"):
         LearnerChannel(where, 1000)
     with pytest.raises(EndpointError, match="cannot be looked up"):
-        LearnerChannel(endpoint.parse("tcp://no-such-host.invalid:5555"), 1000)
+        LearnerChannel(addresses.parse("tcp://no-such-host.invalid:5555"), 1000)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_a_taken_port_and_an_unknown_host_are_sentences(opened: ExitStack) -> No
 )
 def test_a_wrong_endpoint_is_refused_with_a_sentence(text: str, sentence: str) -> None:
     with pytest.raises(EndpointError, match=sentence):
-        endpoint.parse(text)
+        addresses.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_a_wrong_endpoint_is_refused_with_a_sentence(text: str, sentence: str) -
     ],
 )
 def test_what_only_this_machine_reaches_is_known(text: str, private: bool) -> None:
-    assert endpoint.parse(text).is_private() is private
+    assert addresses.parse(text).is_private() is private
 
 
 def test_the_longest_path_that_is_let_through_can_be_bound(
@@ -253,7 +253,7 @@ def test_the_longest_path_that_is_let_through_can_be_bound(
     room = SOCKET_PATH_LIMIT - len(str(short_folder)) - len("//model.sock")
     folder = short_folder / ("d" * room)
     folder.mkdir()
-    where = endpoint.parse(f"ipc://{folder}")
+    where = addresses.parse(f"ipc://{folder}")
     learner = opened.enter_context(LearnerChannel(where, 1000))
     peer = opened.enter_context(PeerChannel(where, b"w", 1000))
     wait_until(lambda: peer.send(Port.MODEL, [b"x"]), "connection")

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from runtime.exchange.protocol.framing import SegmentArena
 from runtime.exchange.protocol.messages import SegmentRows, Trajectory
 from runtime.exchange.protocol.segment_schema import Layout, SegmentField
-from runtime.exchange.segment_buffers import SLAB_BYTES, SegmentAllocator, gather
-from runtime.exchange.segment_bundle import SegmentBundle
+from runtime.exchange.segments import SLAB_BYTES, SegmentAllocator, SegmentBundle, gather
 from runtime.exchange.validation import RECENT_EPISODES, EpisodeReturns, FiniteCheck, PolicyLag
 
 LAYOUT = Layout(

@@ -24,8 +24,7 @@ from runtime.base.metrics import Console
 from runtime.base.signals import Stop
 from runtime.jobs.datasets import cifar, digits
 from runtime.jobs.fetch import download, sources
-from runtime.jobs.fetch.download import Download
-from runtime.jobs.fetch.fetch import fetch
+from runtime.jobs.fetch.download import Download, fetch
 from runtime.jobs.fetch.unpack import unpack
 from tests.fakes.moto_server import moto_server
 from tests.runtime.programs import Programs, wait_for

@@ -14,9 +14,8 @@ import torch
 from runtime.base import addresses as peers
 from runtime.base import contract
 from runtime.base.errors import SetupError
-from runtime.jobs.parameter_server.rank_context import PsRank
+from runtime.jobs.parameter_server.rank_context import PsRank, PsSettings
 from runtime.jobs.parameter_server.server import Adam
-from runtime.jobs.parameter_server.settings import PsSettings
 from runtime.rl.algos import optimisers
 from tests.runtime.programs import Program, Programs, wait_for
 from tests.tiers import starts_processes

@@ -13,7 +13,7 @@ from torch.distributed import DistStoreError, TCPStore
 from torch.distributed.elastic.rendezvous import RendezvousClosedError, rendezvous_handler_registry
 from torch.distributed.elastic.utils import store as store_util
 
-from runtime.base.endpoint import parse
+from runtime.base.addresses import parse
 from runtime.base.metrics import Console
 from runtime.jobs.elastic import rendezvous_handler
 from runtime.jobs.elastic.node import node_folder

@@ -16,7 +16,7 @@ import pytest
 from runtime.base.docker_client import DockerClient
 from runtime.base.docker_endpoint import DockerEndpoint, EngineError
 from runtime.sim.control.simulator_session import SimulatorSession, starter
-from runtime.sim.launchers.failures import Cause
+from runtime.sim.launchers.simulator_process import Cause
 from runtime.sim.spec import SimulatorSpec
 from runtime.sim.wire.errors import BudgetError, LostError
 from runtime.sim.wire.udp_io import Receiver

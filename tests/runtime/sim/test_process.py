@@ -25,9 +25,9 @@ import pytest
 from runtime.base import contract
 from runtime.sim.control.supervisor import SimulatorSupervisor
 from runtime.sim.launchers import shim
-from runtime.sim.launchers.failures import Cause
 from runtime.sim.launchers.ports import PortLease
 from runtime.sim.launchers.process import SimulatorProcess
+from runtime.sim.launchers.simulator_process import Cause
 from runtime.sim.spec import SimulatorSpec
 from runtime.sim.wire.errors import BudgetError, LostError, SimulatorSpecError, StartError
 from tests.runtime.sim.conftest import ROOT, carrying, eventually

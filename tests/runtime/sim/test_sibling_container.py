@@ -6,7 +6,7 @@ import pytest
 
 from runtime.sim.launchers import container
 from runtime.sim.launchers.container import SimulatorContainer
-from runtime.sim.launchers.failures import Cause
+from runtime.sim.launchers.simulator_process import Cause
 from runtime.sim.spec import SimulatorSpec
 from runtime.sim.wire.errors import StartError
 from tests.fakes.docker_engine import FakeDockerEngine

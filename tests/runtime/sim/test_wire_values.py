@@ -13,16 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.rl.envs.l2r_task import CarPose, KinematicSample, Race, Recorder, log_dimensionless_jerk, rms_curvature
-from runtime.sim.control.liveness import Budget, LivenessMonitor
+from runtime.sim.control.supervisor import Budget, LivenessMonitor
 from runtime.sim.launchers import shim
-from runtime.sim.launchers.failures import Cause, ProcessEnd
+from runtime.sim.launchers.simulator_process import Cause, ProcessEnd
 from runtime.sim.reference.car import Car
 from runtime.sim.reference.render import Camera, mount_of, paint
 from runtime.sim.wire import protocol
 from runtime.sim.wire.errors import SimulatorSpecError
 from runtime.sim.wire.udp_io import ActionBounds, _tagged, untagged
-from runtime.tracks.geo import LocalFrame
-from runtime.tracks.maps import MapError, from_json, load_map, own_map, plain_name, short_name
+from runtime.tracks.maps import LocalFrame, MapError, from_json, load_map, own_map, plain_name, short_name
 from runtime.tracks.track import COURSES, make_track
 
 # --- the wire -------------------------------------------------------------------------------------------

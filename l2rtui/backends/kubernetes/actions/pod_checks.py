@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.manifests import (
+    gpu_binding,
     host_folders,
     import_fields,
     pod_patch,
     podspec,
-    runtime_class,
     sidecars,
 )
 from l2rtui.domain.node import Node
@@ -84,16 +84,16 @@ def explain_runtime(
     sentences: dict[tuple[str, str], list[str]] = {}
     for name in sorted(used):
         if runtime := server.runtime_classes.get(name, ""):
-            sentences.setdefault((runtime, runtime_class.reason(nodes[name], setting)), []).append(name)
+            sentences.setdefault((runtime, gpu_binding.reason(nodes[name], setting)), []).append(name)
     for (runtime, reason), names in sentences.items():
         sentence = f"pods with a GPU get runtimeClassName {runtime} on {', '.join(names)}: {reason}"
         yield Finding(Severity.OK, "runtime", sentence)
     missing = [name for name in sorted(used) if name not in server.runtime_classes]
-    unserved = [name for name in missing if runtime_class.leaves_gpus_to_class(nodes[name])]
-    if unserved and setting == runtime_class.AUTO:
+    unserved = [name for name in missing if gpu_binding.leaves_gpus_to_class(nodes[name])]
+    if unserved and setting == gpu_binding.AUTO:
         sentence = (
             f"{', '.join(unserved)}: the default runtime of k3s and RKE2 has no GPU, and no RuntimeClass "
-            f"{runtime_class.CLASS} can be seen: pods may run without their GPU"
+            f"{gpu_binding.CLASS} can be seen: pods may run without their GPU"
         )
         hint = "Set runtime_class to its name, or ask for the right to get runtimeclasses."
         yield Finding(Severity.WARNING, "runtime", sentence, hint)

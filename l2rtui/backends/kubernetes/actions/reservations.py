@@ -20,9 +20,9 @@ from l2rtui.backends.kubernetes.actions.slot_leases import SlotLeases, claims_of
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.backends.kubernetes.manifests.pod_parts import new_object
+from l2rtui.domain import reservations
 from l2rtui.domain.node import SlotId, SlotReservation
-from l2rtui.domain.reservations import rules
-from l2rtui.domain.reservations.text import read_reservations, reservations_text
+from l2rtui.domain.reservations import read_reservations, reservations_text
 from l2rtui.errors import BackendError, RefusedError
 
 _ATTEMPTS: Final = 50
@@ -49,10 +49,10 @@ class KubernetesReservations:
         context = await self._open()
         ledger = (await context.snapshot()).ledger
         refuse_unreservable(slots, ledger, self._owner)
-        renewed = {slot for slot, _ in rules.reserved(slots, ledger)}  # only the user's own are left by now
+        renewed = {slot for slot, _ in reservations.reserved(slots, ledger)}  # only the user's own are left by now
         written: list[SlotId] = []
         try:
-            for node, own in rules.by_node(slots).items():
+            for node, own in reservations.by_node(slots).items():
                 await self._change(context, node, partial(self._added, own, until, note))
                 written += [slot for slot in own if slot not in renewed]
             refuse_unreservable(slots, (await context.snapshot()).ledger, self._owner)
@@ -65,17 +65,17 @@ class KubernetesReservations:
     async def release(self, slots: Sequence[SlotId]) -> None:
         """End the reservations of slots, regardless of who has made them. Raises ApiError."""
         context = await self._open()
-        for node, own in rules.by_node(slots).items():
+        for node, own in reservations.by_node(slots).items():
             await self._change(context, node, partial(_without, own))
 
     def _added(self, slots: Sequence[SlotId], until: float, note: str, present: Present) -> Present:
-        if other := rules.others_on(present, slots, self._owner):
+        if other := reservations.others_on(present, slots, self._owner):
             slot = SlotId(slots[0].node, other.gpu, other.slot)
             raise RefusedError(f"Slot {slot} is {other.text}, so nothing was reserved.", "Choose other slots.")
-        return rules.with_added(present, slots, self._owner, until, note)
+        return reservations.with_added(present, slots, self._owner, until, note)
 
     async def _undo(self, context: ClusterContext, slots: Sequence[SlotId]) -> None:
-        for node, own in rules.by_node(slots).items():
+        for node, own in reservations.by_node(slots).items():
             with suppress(BackendError):
                 await self._change(context, node, partial(_without, own))
 
@@ -129,7 +129,7 @@ class KubernetesReservations:
 
 
 def _without(slots: Sequence[SlotId], present: Present) -> Present:
-    return rules.without(present, slots)
+    return reservations.without(present, slots)
 
 
 def _config_map(namespace: str, name: str, node: str, text: str) -> dict[str, Any]:

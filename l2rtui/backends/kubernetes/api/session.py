@@ -31,8 +31,7 @@ from l2rtui.backends.kubernetes.api.credentials import Credentials
 from l2rtui.backends.kubernetes.api.kubeconfig import Access
 from l2rtui.backends.kubernetes.api.login import ApiLogin
 from l2rtui.backends.kubernetes.api.proxies import http_proxy
-from l2rtui.backends.kubernetes.api.sockets import OpenSockets
-from l2rtui.backends.kubernetes.api.tls import authority_error, load_certificate
+from l2rtui.backends.kubernetes.api.sockets import OpenSockets, authority_error, load_certificate
 from l2rtui.backends.kubernetes.api.transport import (
     CUT,
     Answer,

@@ -1,17 +1,24 @@
-"""Binding modes: how a pod gets the GPU of its seat, as values that ``render`` writes into the pod.
+"""GPUs of pods: how a pod gets the GPU of its seat, and the RuntimeClass that makes it visible. Pure.
 
 ``env``: two variables name the device. If the GPU's UUID is known, both contain it, which works whether or not the
 container runtime hides the other GPUs. If it is unknown, ``NVIDIA_VISIBLE_DEVICES`` is the index, and
-``CUDA_VISIBLE_DEVICES`` depends on the cluster: the same index if all GPUs stay visible (the lab's recipe), or 0 if
-the runtime hides the others and renumbers the remaining one. The setting ``cuda_index`` selects this; `l2rtui
+``CUDA_VISIBLE_DEVICES`` depends on the cluster: the same index if all GPUs stay visible (the lab's recipe), or 0
+if the runtime hides the others and renumbers the remaining one. The setting ``cuda_index`` selects this; `l2rtui
 check` probes it.
 
 The device plugin, DRA and HAMi set the variables themselves, so these modes write none.
+
+On most clusters the default container runtime provides GPUs. On k3s and RKE2 it is runc: a pod without
+``runtimeClassName: nvidia`` runs there but sees no GPU. The class is chosen if it exists and is safe: on a node
+that reports a handler of its name (Kubernetes 1.31 and later), or whose kubelet is from k3s or RKE2.
+
+Source of this rule: docs.k3s.io/advanced, "Alternative Container Runtime Support"; NodeRuntimeHandler in
+k8s.io/api.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -19,7 +26,7 @@ from typing import Any, Final
 from l2rtui.backends.kubernetes.extended_resources import SHARED, WHOLE
 from l2rtui.backends.kubernetes.labels import HAMI_GPU_UUID, slot_lease
 from l2rtui.domain.containers import Binding
-from l2rtui.domain.node import Gpu
+from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.plan import PodPlan, RunPlan
 from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.errors import RefusedError
@@ -189,3 +196,56 @@ def _uuid(gpu: Gpu, mode: Binding, pod: PodPlan) -> str:
             "Choose --binding env.",
         )
     return gpu.uuid
+
+
+CLASS: Final = "nvidia"
+AUTO: Final = "auto"
+NONE: Final = "none"
+_DISTRIBUTIONS: Final = ("+k3s", "+rke2")
+"""Suffixes of the kubelet version in distributions that provide GPUs through a RuntimeClass."""
+
+
+def may_need_class(nodes: Iterable[Node]) -> bool:
+    """Return True if a node could need the class, so that requesting it is worthwhile."""
+    return any(_has_nvidia(node) and (leaves_gpus_to_class(node) or CLASS in node.runtimes) for node in nodes)
+
+
+def by_node(nodes: Iterable[Node], setting: str, runtime_class: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return the RuntimeClass of pods with a GPU, by node; nodes whose default runtime suffices are left out.
+
+    Args:
+        setting: ``auto``, ``none``, or the name of a class for every node with GPUs.
+        runtime_class: The class ``nvidia``; None if it does not exist or may not be read.
+    """
+    if setting == NONE:
+        return {}
+    with_gpus = [node for node in nodes if _has_nvidia(node)]
+    if setting != AUTO:
+        return {node.name: setting for node in with_gpus}
+    if runtime_class is None:
+        return {}
+    handler = str(runtime_class.get("handler", ""))
+    # A node that lists its handlers is authoritative: without the handler no pod of the class would start there.
+    return {
+        node.name: CLASS
+        for node in with_gpus
+        if (handler in node.runtimes if node.runtimes else leaves_gpus_to_class(node))
+    }
+
+
+def reason(node: Node, setting: str) -> str:
+    """Return why pods with a GPU on a node get their class."""
+    if setting != AUTO:
+        return "the setting runtime_class says so"
+    if leaves_gpus_to_class(node):
+        return f"the default runtime of {node.kubelet_version} has no GPU"
+    return f"{node.name} has a runtime of that name"
+
+
+def leaves_gpus_to_class(node: Node) -> bool:
+    """Return True for a node of a distribution whose default runtime provides no GPU."""
+    return any(mark in node.kubelet_version for mark in _DISTRIBUTIONS)
+
+
+def _has_nvidia(node: Node) -> bool:
+    return any(not gpu.is_cpu and not gpu.resource.startswith(("amd.", "gpu.intel.")) for gpu in node.gpus)

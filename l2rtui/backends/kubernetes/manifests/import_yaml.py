@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.extended_resources import is_countable
-from l2rtui.backends.kubernetes.manifests import import_fields, import_kinds, import_services, scheduling
+from l2rtui.backends.kubernetes.manifests import import_fields, import_services, scheduling
 from l2rtui.backends.kubernetes.manifests.gpu_binding import CUDA, DEVICE_VARIABLES, NVIDIA, WHOLE_GPU
 from l2rtui.backends.kubernetes.manifests.import_fields import items, mapping, named
 from l2rtui.domain.containers import Binding, PodSettings, Scheduling, Security
@@ -91,7 +91,7 @@ def read_kubernetes_yaml(
         SpecError: The file has no workload, or an object that cannot be part of a run.
     """
     reading = _Import(source)
-    objects = [copy.deepcopy(item) for item in import_kinds.objects(documents, source)]
+    objects = [copy.deepcopy(item) for item in import_fields.objects(documents, source)]
     for item in objects:
         if gone := import_fields.pop_server_fields(item):
             reading.report(_subject(item), f"left out, since the API server sets them: {', '.join(gone)}")

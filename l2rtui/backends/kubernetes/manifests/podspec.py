@@ -12,26 +12,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from l2rtui.backends.common.peer_env import joined_variables
-from l2rtui.backends.common.watch_env import watch_variables
+from l2rtui.backends.common.run_variables import has_peers, joined_variables, peer_variables, watch_variables
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.extended_resources import MIG, WHOLE
 from l2rtui.backends.kubernetes.manifests import (
-    dns_names,
     gang,
     gpu_binding,
     host_folders,
     import_fields,
     import_services,
     import_yaml,
+    pod_parts,
     pod_patch,
-    programs,
     scheduling,
     sidecars,
     workdirs,
 )
 from l2rtui.backends.kubernetes.manifests.gpu_binding import DEVICE_VARIABLES, WHOLE_GPU, CudaIndex, GpuBinding
 from l2rtui.backends.kubernetes.manifests.pod_parts import (
+    new_object,
     resource_requirements,
     restricted_container,
     restricted_pod,
@@ -40,7 +39,7 @@ from l2rtui.domain.containers import GPU_TOLERATION, Binding, Mount, PodSettings
 from l2rtui.domain.node import CPU
 from l2rtui.domain.plan import PodPlan, RunPlan
 from l2rtui.domain.sidecar import sidecar_of
-from l2rtui.domain.workload import Role, SetSpec
+from l2rtui.domain.workload import Role, RunSpec, SetSpec, pod_name
 from runtime.base import bounded_json, contract
 
 CONTAINER: Final = "main"
@@ -105,14 +104,14 @@ def pod_template(
 def _own_spec(run: RunPlan, pods: Sequence[PodPlan], bound: GpuBinding, server: ServerFacts) -> dict[str, Any]:
     pod, settings = pods[0], pods[0].set_spec.pod
     volumes, mounts = _volumes(run, settings)
-    for added in (programs.volume(run, pod.set_spec), workdirs.volumes(run, pod.set_spec)):
+    for added in (pod_parts.volume(run, pod.set_spec), workdirs.volumes(run, pod.set_spec)):
         for own, parts in zip((volumes, mounts), added, strict=True):
             own.extend(parts)
     container = _container(run, pods, bound, mounts)
     # A supervisor ends after its workers, which have the grace of the set.
     supervision = _SUPERVISOR_SECONDS if pod.set_spec.workers_in_pod > 1 else 0
     spec: dict[str, Any] = {
-        **dns_names.hostname(run, pod),
+        **hostname(run, pod),
         "containers": [container],
         "volumes": volumes,
         "terminationGracePeriodSeconds": math.ceil(pod.set_spec.grace_seconds) + supervision,
@@ -125,7 +124,7 @@ def _own_spec(run: RunPlan, pods: Sequence[PodPlan], bound: GpuBinding, server: 
     }
     prepare = host_folders.preparing(pod.set_spec, container, admits_root=server.admits_root)
     own_code = workdirs.preparing(run, pod.set_spec, container)
-    if init := [*prepare, *programs.fetching(pod.set_spec, container), *own_code]:
+    if init := [*prepare, *pod_parts.fetching(pod.set_spec, container), *own_code]:
         spec["initContainers"] = init
     if settings.pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in settings.pull_secrets]
@@ -149,7 +148,7 @@ def _container(
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": settings.image or run.spec.image,
-        "command": workdirs.command(run, pod.set_spec, programs.command(pod.set_spec)),
+        "command": workdirs.command(run, pod.set_spec, pod_parts.command(pod.set_spec)),
         "env": _variables(run, pods, bound),
         "volumeMounts": mounts,
         # The last lines of the log become the message of the ended container, which `kubectl` and l2rtui show.
@@ -177,7 +176,7 @@ def _variables(run: RunPlan, pods: Sequence[PodPlan], bound: GpuBinding) -> list
     plain = {
         "HOME": _HOME,
         "PYTHONUNBUFFERED": "1",
-        **dns_names.variables(run, pod),
+        **variables(run, pod),
         **_spec_variables(pod),
         **_identity(run, pods),
         contract.ENV_TOKEN_FILE: f"{TOKEN_DIR}/token",
@@ -194,7 +193,7 @@ def _variables(run: RunPlan, pods: Sequence[PodPlan], bound: GpuBinding) -> list
     return [
         *({"name": key, "value": value} for key, value in {**plain, **dict(bound.env)}.items()),
         *_from_pod(),
-        *dns_names.own_address(run.spec),
+        *own_address(run.spec),
     ]
 
 
@@ -424,3 +423,44 @@ def imported_controller(run: RunPlan, set_spec: SetSpec) -> dict[str, Any]:
     controller = bounded_json.loads(set_spec.template).get("controller") or {}
     fields: dict[str, Any] = import_yaml.filled(controller, {"seed": str(run.spec.seed), "run": run.spec.name})
     return fields
+
+
+_POD_IP: Final = {"name": contract.ENV_POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+
+
+def service(run: RunPlan) -> list[dict[str, Any]]:
+    """Return the headless Service of a run whose processes are found by name; empty for other runs."""
+    ports = sorted({set_spec.port for set_spec in run.spec.sets if set_spec.port})
+    if not ports:
+        return []
+    spec = {
+        "clusterIP": "None",
+        "selector": {labels.RUN_ID: run.uid, labels.STABLE: "true"},
+        "ports": [{"name": f"port-{port}", "port": port, "protocol": "TCP", "targetPort": port} for port in ports],
+        # Peers connect while a process is still starting, before it reports ready.
+        "publishNotReadyAddresses": True,
+    }
+    return [new_object("Service", labels.peers_service(run.spec.name), spec=spec)]
+
+
+def hostname(run: RunPlan, pod: PodPlan) -> dict[str, str]:
+    """Return the fields that give the pod of a stable replica its DNS name under the Service."""
+    if not pod.set_spec.port:
+        return {}
+    return {"hostname": pod.name, "subdomain": labels.peers_service(run.spec.name)}
+
+
+def variables(run: RunPlan, pod: PodPlan) -> dict[str, str]:
+    """Return the variables that name the peers of a pod."""
+
+    def tcp(set_spec: SetSpec, index: int) -> str:
+        # Short form: the pod's search path adds namespace and cluster domain.
+        host = f"{pod_name(run.spec.name, set_spec.name, index)}.{labels.peers_service(run.spec.name)}"
+        return f"{host}:{set_spec.port}"
+
+    return peer_variables(run.spec, pod.set_spec, pod.index, tcp=tcp)
+
+
+def own_address(spec: RunSpec) -> list[dict[str, Any]]:
+    """Return the variable with the pod's own address, if it has peers."""
+    return [_POD_IP] if has_peers(spec) else []

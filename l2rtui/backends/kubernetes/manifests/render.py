@@ -17,9 +17,9 @@ from typing import Any
 
 import msgspec
 
-from l2rtui.backends.common.watch_env import backstop_seconds
+from l2rtui.backends.common.run_variables import backstop_seconds
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.manifests import dns_names, gang, gpu_binding, import_services, programs
+from l2rtui.backends.kubernetes.manifests import gang, gpu_binding, import_services, pod_parts, podspec
 from l2rtui.backends.kubernetes.manifests.pod_parts import new_object
 from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts, imported_controller, pod_template
 from l2rtui.domain.containers import Binding
@@ -238,7 +238,11 @@ def _selector(run: RunPlan, group: Group) -> dict[str, str]:
 # --- objects ------------------------------------------------------------------------------------------------
 def config_map(run: RunPlan) -> dict[str, Any]:
     """Return the object that represents the run, with its spec, its plan and its owner."""
-    data = {labels.SPEC_KEY: spec_json(run.spec), labels.PLAN_KEY: _plan_json(run.pods), **programs.texts(run.spec)}
+    data = {
+        labels.SPEC_KEY: spec_json(run.spec),
+        labels.PLAN_KEY: _plan_json(run.pods),
+        **pod_parts.texts(run.spec),
+    }
     meta = {"annotations": {labels.OWNER: run.owner}}
     return new_object("ConfigMap", labels.run_object(run.spec.name), meta=meta, data=data)
 
@@ -263,7 +267,7 @@ def _secret(run: RunPlan, token: str) -> dict[str, Any]:
 
 def _services(run: RunPlan) -> list[dict[str, Any]]:
     """Return the learner's Service, the stable replicas' Service, and Services that were imported with the run."""
-    services = dns_names.service(run)
+    services = podspec.service(run)
     learners = (item for item in run.spec.sets if item.role is Role.LEARNER and not item.template)
     learner = next(learners, None)
     if learner is not None:

@@ -30,17 +30,15 @@ from l2rtui.backends.kubernetes.state.dra_allocations import DraAllocations
 from l2rtui.backends.kubernetes.state.gpu_usage import PodGpuUsage, read_gpu_usage
 from l2rtui.backends.kubernetes.state.node_devices import MOST_GPUS, NodeDevices, SlotRule, read_devices
 from l2rtui.backends.kubernetes.state.own_reports import MOST_WORKERS, PodReport, worker_rows
-from l2rtui.backends.kubernetes.state.replica_index import (
+from l2rtui.backends.kubernetes.state.views import (
     PlannedReplica,
     ReplicaIndexer,
     is_living,
-    read_planned_replicas,
-)
-from l2rtui.backends.kubernetes.state.views import (
     is_own,
     node_view,
     planned_node,
     pod_view,
+    read_planned_replicas,
     run_view,
     undecoded_pod_view,
 )
@@ -49,7 +47,7 @@ from l2rtui.domain.change import Change, NodeChanged, NodeGone, PodChanged, PodG
 from l2rtui.domain.kinds import Binding
 from l2rtui.domain.node import CPU, Gpu, Node, SlotReservation
 from l2rtui.domain.quantity import whole_number
-from l2rtui.domain.reservations.text import read_reservations
+from l2rtui.domain.reservations import read_reservations
 from l2rtui.domain.snapshot import LOST, UNSEEN, PodView, RunView
 from l2rtui.domain.status import Phase
 from runtime.base.contract import WORKER_NAME

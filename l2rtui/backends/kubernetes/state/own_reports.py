@@ -18,7 +18,7 @@ from l2rtui.backends.kubernetes.api.structs import PodStruct
 from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.status import CRASH_LOOP, Phase, exit_text
 from runtime.base.contract import GPU_RECORD, WORKER_NAME, WORKERS_RECORD
-from runtime.base.metric_records import MAX_COUNT, integer, number, parse_record, text
+from runtime.base.metrics import MAX_COUNT, integer, number, parse_record, text
 
 MOST_WORKERS: Final = 64
 _TAIL_LINES: Final = 1_000

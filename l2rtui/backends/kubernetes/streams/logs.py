@@ -16,8 +16,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
-from l2rtui.backends.common.line_splitter import LineSplitter
-from l2rtui.backends.common.log_merge import SEAM, merge_streams
+from l2rtui.backends.common.log_merge import SEAM, LineSplitter, merge_streams
 from l2rtui.backends.kubernetes.api.backoff import RetryPauses
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from l2rtui.backends.local import process_scan
 from l2rtui.backends.local.paths import RunFolder
-from l2rtui.backends.local.records import AdoptedProcess
+from l2rtui.backends.local.state_files import AdoptedProcess
 
 
 class AdoptedProcesses:

@@ -19,7 +19,7 @@ from l2rtui.backends.common.slot_check import lock_file
 from l2rtui.backends.local import process_scan, run_folders, state_files
 from l2rtui.backends.local.environment import clean_environ, run_environ
 from l2rtui.backends.local.paths import RunFolder, StateFolder
-from l2rtui.backends.local.records import ProcessIdentity, RunStatus
+from l2rtui.backends.local.state_files import ProcessIdentity, RunStatus
 from l2rtui.backends.local.supervision.supervisor import EXIT_ALREADY_SUPERVISED, WAKE_SIGNAL
 from l2rtui.backends.local.supervision.watcher import supervisor_command
 from l2rtui.errors import BackendError

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from l2rtui.backends.local import process_scan
 from l2rtui.backends.local.process_scan import TaggedProcess
-from l2rtui.backends.local.records import PodRecord, ProcessIdentity
+from l2rtui.backends.local.state_files import PodRecord, ProcessIdentity
 from l2rtui.backends.local.supervision.supervised_process import SupervisedProcess
 from runtime.base.cgroups import RunGroup
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from l2rtui.backends.common.watch_env import backstop_seconds
-from l2rtui.backends.local.records import RunRecord, RunStatus
+from l2rtui.backends.common.run_variables import backstop_seconds
+from l2rtui.backends.local.state_files import RunRecord, RunStatus
 from l2rtui.domain.plan import gpu_count
 from runtime.base.contract import END_FILE
 from runtime.base.limits import ENDED_BY, Limits, deadline_label
-from runtime.base.metric_records import parse_record, text
+from runtime.base.metrics import parse_record, text
 
 
 @dataclass(frozen=True, slots=True)

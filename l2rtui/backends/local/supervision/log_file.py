@@ -1,13 +1,15 @@
-"""Format of log files, and their writer.
+"""Log files and the journal of events of a run: their format, and their writers.
 
-A line is ``2026-11-20T12:00:00.123456Z text``. With ``!`` instead of the space, the backend wrote it, not the
-process. With ``+`` it is a newer state of the previous line: a progress bar, which never ends its line, gets one
-per second. Output is written as soon as it is read, even an unfinished line: the next supervisor continues in the
-middle of the line.
+A line of a log is ``2026-11-20T12:00:00.123456Z text``. With ``!`` instead of the space, the backend wrote it, not
+the process. With ``+`` it is a newer state of the previous line: a progress bar, which never ends its line, gets
+one per second. Output is written as soon as it is read, even an unfinished line: the next supervisor continues in
+the middle of the line.
 
 Output leaves its pipe in one system call, splice(2), for a file beside the log. That file also has the size of the
-log before the copy. A supervisor that is killed anywhere in between neither loses nor repeats a byte: its successor
-cuts the log to that size and copies again.
+log before the copy. A supervisor that is killed anywhere in between neither loses nor repeats a byte: its
+successor cuts the log to that size and copies again.
+
+The journal has one line of JSON for each event; any process may read it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ import time
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
+
 from l2rtui.backends.local.state_files import write_all
+from runtime.base import bounded_json
 
 STAMP_LENGTH = 27
 TEXT, MARK, NEWER = b" ", b"!", b"+"
@@ -255,3 +260,74 @@ class LogWriter:
 
     def _is_at_line_start(self) -> bool:
         return self._size == 0 or os.pread(self._file, 1, self._size - 1) == b"\n"
+
+
+MAX_BYTES = 128 * 1024
+"""Size beyond which the journal is rotated; one earlier part is kept. A crash loop must not fill the disk."""
+_ROTATED = ".1"
+
+
+class EventRecord(msgspec.Struct, frozen=True):
+    """Event of a run, or of its pod of this name.
+
+    Attributes:
+        time: Seconds since the epoch.
+        pod: Name; empty for the run itself.
+        reason: One word in the past tense. message: A sentence without its subject, or empty.
+    """
+
+    time: float
+    pod: str
+    reason: str
+    message: str = ""
+    is_warning: bool = False
+
+
+class EventLog:
+    """Writer of a journal; only the supervisor of the run writes it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        # Opened once: if the folder is replaced by another run's, nothing is written into that run's journal.
+        self._file: int | None = None
+        self._size = 0
+
+    def add(self, event: EventRecord) -> None:
+        """Append an event; dropped on a full disk, like marks in logs."""
+        with contextlib.suppress(OSError):
+            if self._file is None:
+                self._open()
+            if self._file is not None:
+                data = msgspec.json.encode(event) + b"\n"
+                write_all(self._file, data)
+                self._size += len(data)
+                if self._size > MAX_BYTES:
+                    self._path.replace(_rotated(self._path))
+                    os.close(self._file)
+                    self._file = None
+
+    def _open(self) -> None:
+        self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._size = os.fstat(self._file).st_size
+        # A line that was truncated by a full disk or a power failure must not swallow the next one.
+        if self._size and os.pread(self._file, 1, self._size - 1) != b"\n":
+            write_all(self._file, b"\n")
+
+
+def read_events(path: Path) -> list[EventRecord]:
+    """Return the events of a journal, oldest first; unreadable lines are skipped."""
+    events: list[EventRecord] = []
+    decode = bounded_json.decoder(EventRecord)
+    for part in (_rotated(path), path):
+        try:
+            lines = part.read_bytes().splitlines()
+        except OSError:  # no event yet, or the run was removed meanwhile
+            continue
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                events.append(decode(line))
+    return events
+
+
+def _rotated(path: Path) -> Path:
+    return path.with_name(path.name + _ROTATED)

@@ -18,11 +18,17 @@ from uuid import uuid4
 
 from l2rtui.backends.local.environment import RUNTIME_COMMAND, find_command, pod_command, pod_environ
 from l2rtui.backends.local.paths import RunFolder
-from l2rtui.backends.local.records import DesiredPod, PodRecord, RunRecord
-from l2rtui.backends.local.supervision import kill_escalation, restart_policy
-from l2rtui.backends.local.supervision.event_log import EventLog, EventRecord
+from l2rtui.backends.local.state_files import DesiredPod, PodRecord, RunRecord
+from l2rtui.backends.local.supervision import kill_escalation, supervised_process
 from l2rtui.backends.local.supervision.limit_backstop import end_reason
-from l2rtui.backends.local.supervision.log_file import LogWriter, final_lines, log_path, serials
+from l2rtui.backends.local.supervision.log_file import (
+    EventLog,
+    EventRecord,
+    LogWriter,
+    final_lines,
+    log_path,
+    serials,
+)
 from l2rtui.backends.local.supervision.supervised_process import SupervisedProcess
 from l2rtui.domain.log import last_words
 from l2rtui.domain.status import Phase
@@ -305,7 +311,7 @@ class SupervisedPod:
             self._note("Killed", "SIGKILL: it still ran after its grace period", is_warning=True)
         if record.next_start is not None and not record.is_terminating:
             # A wall clock that was set back must not delay a start by more than the longest back-off.
-            longest = restart_policy.backoff(99, self._context.record.backoff_seconds)
+            longest = supervised_process.backoff(99, self._context.record.backoff_seconds)
             record.next_start = min(record.next_start, now + longest)
             if now >= record.next_start:
                 self._restart()
@@ -350,10 +356,10 @@ class SupervisedPod:
         record.exit_code = process.exit_code
         # A stopped process did not end on its own: its exit code does not indicate a fault.
         is_fault = process.exit_code != 0 and not (record.is_terminating or self._is_finishing)
-        end, words, reason = restart_policy.exit_code_text(process.exit_code), "", ""
+        end, words, reason = supervised_process.exit_code_text(process.exit_code), "", ""
         if is_fault:
             lines = final_lines(log_path(self._context.folder.log_dir(self.name), record.serial))
-            words = last_words(lines) if process.exit_code is not None else restart_policy.UNKNOWN_EXIT
+            words = last_words(lines) if process.exit_code is not None else supervised_process.UNKNOWN_EXIT
             has_oom_kill = self._context.oom_kills.has_risen()
             if cause := cause_of(process.exit_code, lines, has_oom_kill=has_oom_kill):
                 reason, end = cause.reason, f"{end}, {cause.sentence}"
@@ -408,7 +414,7 @@ class SupervisedPod:
         self._context.changed()
 
     def _handle_start_error(self, sentence: str) -> None:
-        self.record.started, self.record.exit_code = self._context.now(), restart_policy.START_ERROR_CODE
+        self.record.started, self.record.exit_code = self._context.now(), supervised_process.START_ERROR_CODE
         self._note("StartError", sentence, is_warning=True)
         if cause := cause_of(self.record.exit_code, [sentence], has_oom_kill=False):
             sentence = f"{cause.sentence}: {sentence}"
@@ -430,9 +436,9 @@ class SupervisedPod:
             record.phase, record.reason = (Phase.FAILED if code else Phase.SUCCEEDED), reason
             self._context.changed()
             return
-        if record.started is not None and restart_policy.is_forgotten(now - record.started, base):
+        if record.started is not None and supervised_process.is_forgotten(now - record.started, base):
             record.failures = 0
-        wait = restart_policy.backoff(record.failures, base)
+        wait = supervised_process.backoff(record.failures, base)
         record.failures += 1
         record.next_start = now + wait
         if wait:
@@ -452,7 +458,7 @@ class SupervisedPod:
         """Describe the end of the latest process, for the mark before the first line of the next one."""
         if self.record.reason == "StartError":
             return "not started"
-        return restart_policy.exit_code_text(self.record.exit_code)
+        return supervised_process.exit_code_text(self.record.exit_code)
 
     def _note(self, reason: str, message: str, *, is_warning: bool = False) -> None:
         self._context.note(self.name, reason, message, is_warning=is_warning)

@@ -1,4 +1,9 @@
-"""One process of a pod in its supervisor: started or taken over, its output copied to the log, its end noticed."""
+"""One process of a pod in its supervisor: started or taken over, its output copied to the log, its end noticed.
+
+Restarts follow kubelet's rules: it restarts a container the first time without a pause, then after 10 s, doubling
+to 300 s, and forgets failures after 10 minutes without one (``pkg/kubelet/kubelet.go``). Here the setting
+``backoff_seconds`` replaces the 10 s; the other values are 30 and 60 times that.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from l2rtui.backends.local import process_scan
-from l2rtui.backends.local.records import ProcessIdentity
-from l2rtui.backends.local.supervision import restart_policy
+from l2rtui.backends.local.state_files import ProcessIdentity
 from l2rtui.backends.local.supervision.log_file import LogWriter
-from runtime.base.processes import signal_process_group
+from l2rtui.domain.status import exit_text
+from runtime.base.processes import exponential_delay, shell_exit_code, signal_process_group
 
 _CHUNK = 65_536
 _PIPE_BYTES = 1 << 20
@@ -166,7 +171,7 @@ class SupervisedProcess:
             signal_process_group(self.proc.pid, signal.SIGKILL)
         pid, status = os.waitpid(self.proc.pid, os.WNOHANG)
         if pid:
-            self.exit_code = restart_policy.exit_code_of(status)
+            self.exit_code = exit_code_of(status)
             process_scan.signal_group(self.proc, signal.SIGKILL)
         return bool(pid)
 
@@ -190,3 +195,30 @@ def _enlarge(pipe: int) -> None:
         # The user's pipes together may exceed /proc/sys/fs/pipe-user-pages-soft: the default capacity works too.
         with contextlib.suppress(OSError):
             fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+
+
+_MAX_FACTOR = 30
+_FORGET_FACTOR = 60
+START_ERROR_CODE = 128
+"""Exit code of a process that could not be started, as Kubernetes reports a StartError."""
+UNKNOWN_EXIT = "its exit code is unknown: it ended while no supervisor was its parent"
+
+
+def backoff(restarts_in_row: int, base_seconds: float) -> float:
+    """Return the seconds before the next start, after this number of consecutive restarts."""
+    return exponential_delay(restarts_in_row, base_seconds, _MAX_FACTOR * base_seconds)
+
+
+def is_forgotten(ran_seconds: float, base_seconds: float) -> bool:
+    """Return True if a process ran long enough that its earlier failures no longer count."""
+    return ran_seconds >= _FORGET_FACTOR * base_seconds
+
+
+def exit_code_text(exit_code: int | None) -> str:
+    """Describe the end of a process, for the mark between two processes in a log."""
+    return "exit code unknown" if exit_code is None else exit_text(exit_code)
+
+
+def exit_code_of(wait_status: int) -> int:
+    """Convert a waitpid() status to the exit code in shells and Kubernetes: 128 + n for signal n."""
+    return shell_exit_code(os.waitstatus_to_exitcode(wait_status))

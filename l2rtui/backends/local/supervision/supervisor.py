@@ -22,7 +22,14 @@ import msgspec
 from l2rtui.backends.local import process_scan, state_files
 from l2rtui.backends.local.environment import clean_environ
 from l2rtui.backends.local.paths import RunFolder
-from l2rtui.backends.local.records import DesiredPod, PodRecord, ProcessIdentity, RunRecord, RunStatus, StopRequest
+from l2rtui.backends.local.state_files import (
+    DesiredPod,
+    PodRecord,
+    ProcessIdentity,
+    RunRecord,
+    RunStatus,
+    StopRequest,
+)
 from l2rtui.backends.local.supervision import kill_escalation
 from l2rtui.backends.local.supervision.adopted import AdoptedProcesses
 from l2rtui.backends.local.supervision.limit_backstop import Backstop, backstop_of
@@ -31,8 +38,8 @@ from l2rtui.backends.local.supervision.watcher import Watchers
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import DECISIVE_ROLES
 from l2rtui.errors import L2RError
+from runtime.base.atomic_files import try_lock
 from runtime.base.cgroups import RunGroup, leave_run_group, usable_cores
-from runtime.base.file_lock import try_lock
 from runtime.base.processes import adopt_orphans
 
 WAKE_SIGNAL = signal.SIGUSR1

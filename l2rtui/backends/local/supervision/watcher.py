@@ -18,7 +18,7 @@ from contextlib import suppress
 from l2rtui.backends.local import process_scan
 from l2rtui.backends.local.environment import run_environ
 from l2rtui.backends.local.paths import RunFolder
-from l2rtui.backends.local.records import ProcessIdentity
+from l2rtui.backends.local.state_files import ProcessIdentity
 
 NAME = "run-watcher"
 """Last word of their command, without the name of this program: a `pkill -f l2rtui` spares them."""

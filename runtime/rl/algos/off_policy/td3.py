@@ -14,18 +14,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from runtime.rl.algos.actor import ActorShape
+from runtime.rl.algos.actor import ActorShape, linear_schedule
 from runtime.rl.algos.algorithm import HasKernels, Stats, optimiser_tensors
 from runtime.rl.algos.configs import TD3Config
-from runtime.rl.algos.exploration import linear_schedule
 from runtime.rl.algos.moments import RunningMoments
 from runtime.rl.algos.networks import Network, fill_biases
-from runtime.rl.algos.off_policy.critics import TwinCritic, share_kernels
-from runtime.rl.algos.off_policy.targets import (
+from runtime.rl.algos.off_policy.critics import (
     LearnFunction,
     ReplayMethod,
+    TwinCritic,
     bellman_target,
     errors_of,
+    share_kernels,
     weighted_mean,
 )
 from runtime.rl.algos.optimisers import Adam

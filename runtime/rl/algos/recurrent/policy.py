@@ -20,7 +20,7 @@ from runtime.rl.algos.networks import (
     hidden_layers,
     one_value,
 )
-from runtime.rl.buffers.successors import GOES_ON
+from runtime.rl.buffers.ring_index import GOES_ON
 
 _FORGET: Final = 1
 """Index of the forget gate among the gates of an LSTM."""

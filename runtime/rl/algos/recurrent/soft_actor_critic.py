@@ -19,12 +19,10 @@ from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.actor_critic import present_rows
 from runtime.rl.algos.networks import fill_uniform
 from runtime.rl.algos.off_policy.critics import ChoiceCritic, TwinCritic, TwinNetwork
-from runtime.rl.algos.off_policy.discrete_sac import DiscreteSAC
-from runtime.rl.algos.off_policy.sac import SAC
-from runtime.rl.algos.off_policy.soft_actor_critic import SoftActorCritic
+from runtime.rl.algos.off_policy.sac import SAC, DiscreteSAC, SoftActorCritic
 from runtime.rl.algos.recurrent.policy import RecurrentActor, Unrolled
 from runtime.rl.buffers.replay import Batch
-from runtime.rl.buffers.successors import GOES_ON
+from runtime.rl.buffers.ring_index import GOES_ON
 
 
 class RecurrentTwin(Unrolled, TwinNetwork):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from l2rtui.backends.common.line_splitter import LineSplitter
+from l2rtui.backends.common.log_merge import LineSplitter
 from l2rtui.domain.log import visible_state
 
 STAMP = b"2026-11-27T02:00:00.123456789Z "

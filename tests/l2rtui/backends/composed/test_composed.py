@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from l2rtui.backends.common.liveness import LivenessTiming
-from l2rtui.backends.composed.qualified import QualifiedRows, short_names
+from l2rtui.backends.composed.member import QualifiedRows, short_names
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.backend import KubernetesBackend
 from l2rtui.backends.registry import compose, named_contexts

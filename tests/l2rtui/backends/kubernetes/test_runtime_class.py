@@ -8,8 +8,8 @@ import pytest
 
 from l2rtui.backends.kubernetes.actions import pod_checks
 from l2rtui.backends.kubernetes.manifests import render
+from l2rtui.backends.kubernetes.manifests.gpu_binding import by_node, may_need_class
 from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts
-from l2rtui.backends.kubernetes.manifests.runtime_class import by_node, may_need_class
 from l2rtui.domain.containers import Binding, PodSettings
 from l2rtui.domain.ledger import build_ledger
 from l2rtui.domain.node import Gpu, Node

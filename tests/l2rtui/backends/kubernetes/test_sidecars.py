@@ -20,8 +20,8 @@ from l2rtui.domain.plan import plan_launch
 from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
 from l2rtui.errors import SpecError
 from l2rtui.services.spec import spec_file
-from runtime.sim.launchers.failures import Cause
 from runtime.sim.launchers.sidecar import SimulatorSidecar
+from runtime.sim.launchers.simulator_process import Cause
 from runtime.sim.wire.errors import StartError
 
 pytestmark = pytest.mark.process

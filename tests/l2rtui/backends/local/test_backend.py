@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from l2rtui.backends.local.environment import clean_environ, find_command
-from l2rtui.backends.local.supervision.restart_policy import backoff, is_forgotten
+from l2rtui.backends.local.supervision.supervised_process import backoff, is_forgotten
 from l2rtui.domain.change import PodChanged, apply
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, PodView
 from l2rtui.errors import BackendError, NotFoundError

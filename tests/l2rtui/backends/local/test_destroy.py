@@ -17,7 +17,7 @@ import pytest
 from l2rtui.backends.local import process_scan
 from l2rtui.backends.local import state_files as files
 from l2rtui.backends.local.backend import LocalBackend
-from l2rtui.backends.local.records import RunRecord, RunStatus
+from l2rtui.backends.local.state_files import RunRecord, RunStatus
 from l2rtui.domain.receipt import DestroyProgress, Leftover, Receipt
 from l2rtui.domain.workload import RestartPolicy
 from l2rtui.errors import NotFoundError, RefusedError

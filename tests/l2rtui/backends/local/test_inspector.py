@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 import pytest
 
-from l2rtui.backends.local.supervision.event_log import MAX_BYTES, EventLog, EventRecord, read_events
+from l2rtui.backends.local.supervision.log_file import MAX_BYTES, EventLog, EventRecord, read_events
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.workload import RestartPolicy, Role
 from l2rtui.errors import NotFoundError

@@ -8,7 +8,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from l2rtui.backends.local.records import DesiredPod, ProcessIdentity, RunRecord, RunStatus
+from l2rtui.backends.local.state_files import DesiredPod, ProcessIdentity, RunRecord, RunStatus
 from l2rtui.backends.local.supervision.limit_backstop import Backstop, backstop_of, end_reason
 from l2rtui.domain.placement import Seat
 from l2rtui.domain.plan import PodPlan

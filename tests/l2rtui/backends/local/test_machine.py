@@ -11,7 +11,7 @@ from typing import NamedTuple
 import psutil
 import pytest
 
-from l2rtui.backends.common import node_info, node_load
+from l2rtui.backends.common import node_info
 from l2rtui.backends.common.nvml import GpuProcess, GpuReader, GpuReport, cpu_device, shares_of
 from l2rtui.backends.local import preflight
 from l2rtui.backends.local.backend import LocalBackend
@@ -167,7 +167,7 @@ def test_load_is_the_load_average_at_the_first_look_and_then_what_was_measured(m
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     monkeypatch.setattr("psutil.cpu_count", lambda: 4)
     monkeypatch.setattr("os.getloadavg", lambda: (6.8, 1.0, 1.0))
-    load = node_load.CpuLoad(has_quota=False)
+    load = node_info.CpuLoad(has_quota=False)
     assert load.read() == 4.0, "a load above all cores is all cores"
     clock[0], busy[0] = 102.0, 16.0
     assert load.read() == 3.0
@@ -188,15 +188,15 @@ def test_in_a_container_load_and_memory_are_its_own(monkeypatch, tmp_path):
     monkeypatch.setattr(cgroups, "own_cgroups", lambda _=None: iter([tmp_path]))
     clock = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    monkeypatch.setattr(node_load, "own_cgroups", lambda: [tmp_path])
-    load = node_load.CpuLoad()
+    monkeypatch.setattr(node_info, "own_cgroups", lambda: [tmp_path])
+    load = node_info.CpuLoad()
     clock[0] = 102.0
     (tmp_path / "cpu.stat").write_text("usage_usec 10500000\n")
     assert load.read() == 1.5
-    assert node_load.memory_used() == 500 << 20
+    assert node_info.memory_used() == 500 << 20
     (tmp_path / "memory.max").write_text("max\n")
     machine = psutil.virtual_memory()
-    assert node_load.memory_used() == pytest.approx(machine.total - machine.available, rel=0.2)
+    assert node_info.memory_used() == pytest.approx(machine.total - machine.available, rel=0.2)
 
 
 def test_without_the_module_there_is_a_sentence(monkeypatch):

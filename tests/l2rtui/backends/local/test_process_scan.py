@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from l2rtui.backends.local import process_scan
-from l2rtui.backends.local.records import ProcessIdentity
+from l2rtui.backends.local.state_files import ProcessIdentity
 from l2rtui.backends.local.supervision import kill_escalation
 
 pytestmark = pytest.mark.process

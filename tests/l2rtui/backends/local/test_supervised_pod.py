@@ -13,8 +13,8 @@ from unittest.mock import Mock
 import pytest
 
 from l2rtui.backends.local.paths import StateFolder
-from l2rtui.backends.local.records import DesiredPod, ProcessIdentity, RunRecord
-from l2rtui.backends.local.supervision import restart_policy, supervised_pod
+from l2rtui.backends.local.state_files import DesiredPod, ProcessIdentity, RunRecord
+from l2rtui.backends.local.supervision import supervised_pod, supervised_process
 from l2rtui.backends.local.supervision.log_file import log_path
 from l2rtui.backends.local.supervision.supervised_pod import SupervisedPod, SupervisionContext
 from l2rtui.backends.local.supervision.supervised_process import SupervisedProcess
@@ -151,7 +151,7 @@ def test_a_pod_that_is_not_restarted_is_over(world, policy, code, phase):
     pod.start()
     world.end(pod, code)
     assert (pod.is_over, pod.record.phase, len(world.processes)) == (True, phase, 1)
-    assert pod.record.message == ("" if code is not None else restart_policy.UNKNOWN_EXIT)
+    assert pod.record.message == ("" if code is not None else supervised_process.UNKNOWN_EXIT)
 
 
 def test_the_log_has_a_mark_between_two_processes(world):
@@ -166,7 +166,7 @@ def test_a_pod_that_has_never_run_stays_pending_in_its_back_off(world):
     pod.start()
     pod.run_due()
     assert (pod.record.phase, pod.record.reason, pod.record.restarts) == (Phase.PENDING, "StartError", 1)
-    assert pod.record.exit_code == restart_policy.START_ERROR_CODE
+    assert pod.record.exit_code == supervised_process.START_ERROR_CODE
     assert not world.processes
 
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from l2rtui.backends.local.paths import StateFolder
-from l2rtui.backends.local.records import PodRecord
+from l2rtui.backends.local.state_files import PodRecord
 from l2rtui.backends.local.supervision.log_file import LogWriter, log_path
 from l2rtui.backends.local.supervision.supervised_pod import SupervisedPod, SupervisionContext
 from l2rtui.backends.local.supervision.supervised_process import SupervisedProcess

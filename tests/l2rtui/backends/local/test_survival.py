@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from l2rtui.backends.local import run_store, state_files
-from l2rtui.backends.local.records import ProcessIdentity, RunRecord, RunStatus
+from l2rtui.backends.local.state_files import ProcessIdentity, RunRecord, RunStatus
 from l2rtui.config import user_name
 from l2rtui.domain.log import LogQuery
 from l2rtui.domain.status import Phase

@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from l2rtui.cloud.images import buildx, credentials
+from l2rtui.cloud.images import credentials, engine
 from l2rtui.cloud.images.build_progress import BuildFailedError, BuildStage, StreamTracker
 from l2rtui.cloud.images.credentials import Login
 from l2rtui.errors import BackendError, ConfigError
@@ -108,17 +108,17 @@ async def test_buildx_gives_its_lines_and_its_end_when_it_fails(tmp_path):
     def docker(code):
         return program(tmp_path, "docker", BUILDX.replace("{folder}", str(tmp_path)).replace("{code}", str(code)))
 
-    assert await buildx.has_buildx(docker(0))
-    assert not await buildx.has_buildx(str(tmp_path / "nothing"))
+    assert await engine.has_buildx(docker(0))
+    assert not await engine.has_buildx(str(tmp_path / "nothing"))
     stage = BuildStage("/src", "docker/Dockerfile.base", "base:1", {"BASE": "x"}, {"l": "v"}, "host")
-    steps = [step async for step in buildx.build(stage, program=docker(0))]
+    steps = [step async for step in engine.build(stage, program=docker(0))]
     assert [(step.text[:2], step.is_step) for step in steps] == [("#5", True), ("#5", True), ("#6", False)]
     argv = (tmp_path / "argv").read_text()
     assert (
         "--load -t base:1 -f /src/docker/Dockerfile.base --network host --build-arg BASE=x --label l=v /src" in argv
     )
     with pytest.raises(BuildFailedError, match="some output"):
-        _ = [step async for step in buildx.build(stage, program=docker(1))]
+        _ = [step async for step in engine.build(stage, program=docker(1))]
 
 
 def test_an_engine_s_stream_is_followed_to_its_failure():

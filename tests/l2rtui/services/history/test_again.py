@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from l2rtui.domain.history.record import HistoryEntry, HistoryRecord, LaunchFacts
+from l2rtui.domain.history import HistoryEntry, HistoryRecord, LaunchFacts
 from l2rtui.domain.preflight import Severity
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from l2rtui.errors import RefusedError, UsageError

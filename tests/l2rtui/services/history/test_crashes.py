@@ -17,7 +17,7 @@ import json, os, random, signal, sqlite3, sys, time
 from contextlib import closing
 from pathlib import Path
 
-from l2rtui.domain.history.record import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome, SourceState
+from l2rtui.domain.history import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome, SourceState
 from l2rtui.services.history.store import HistoryStore
 
 folder, moments = Path(sys.argv[1]), int(sys.argv[2])

@@ -6,7 +6,7 @@ import math
 
 from l2rtui.domain.curves.chart import RETURN
 from l2rtui.domain.curves.run_curve import CurveRecord, RunCurve
-from l2rtui.domain.history.record import RunOutcome
+from l2rtui.domain.history import RunOutcome
 from l2rtui.domain.snapshot import PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role

@@ -7,11 +7,10 @@ import sys
 
 import pytest
 
-from l2rtui.domain.history.record import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome, SourceState
+from l2rtui.domain.history import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome, SourceState
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from l2rtui.errors import BackendError, UsageError
-from l2rtui.services.history.exports.tracked_run import tracked_run
-from l2rtui.services.history.exports.trackers import Tracker, export_runs
+from l2rtui.services.history.exports import Tracker, export_runs, tracked_run
 from l2rtui.services.history.launch_facts import spec_text
 
 

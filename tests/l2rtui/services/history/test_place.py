@@ -15,7 +15,7 @@ import pytest
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.backends.queue_store import QueueStore
 from l2rtui.config import Settings, user_name
-from l2rtui.domain.history.record import HistoryEntry, HistoryRecord, RunOutcome
+from l2rtui.domain.history import HistoryEntry, HistoryRecord, RunOutcome
 from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec

@@ -13,7 +13,7 @@ import pytest
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.domain.containers import PodSettings
-from l2rtui.domain.history.record import RunOutcome
+from l2rtui.domain.history import RunOutcome
 from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.receipt import Receipt
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec

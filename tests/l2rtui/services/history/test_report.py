@@ -12,7 +12,7 @@ from l2rtui.backends.registry import make_backend
 from l2rtui.config import Settings
 from l2rtui.domain.curves.chart import RETURN
 from l2rtui.domain.curves.run_curve import Axis, CurveRecord, RunCurve
-from l2rtui.domain.history.record import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome
+from l2rtui.domain.history import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome
 from l2rtui.errors import BackendError, NotFoundError
 from l2rtui.services.history.endings import curve_columns, final_figures
 from l2rtui.services.history.report import experiment_report, stored_curve

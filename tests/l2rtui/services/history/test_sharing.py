@@ -16,10 +16,11 @@ from l2rtui.backends.kubernetes.actions import destroy as destroying
 from l2rtui.backends.kubernetes.backend import KubernetesBackend
 from l2rtui.cli.main import main
 from l2rtui.config import Settings
-from l2rtui.domain.history.record import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome, SourceState
+from l2rtui.domain.history import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome, SourceState
 from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
 from l2rtui.services import launcher
-from l2rtui.services.history import completion, sharing, travelling
+from l2rtui.services.history import completion, sharing
+from l2rtui.services.history import place as travelling
 from l2rtui.services.history.store import HistoryStore
 from l2rtui.services.spec.spec_file import LaunchRequest
 from tests.fakes.kubernetes_objects import Failure, ObjectServer, serving

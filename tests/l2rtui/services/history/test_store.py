@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from l2rtui.domain.history.record import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome, SourceState
+from l2rtui.domain.history import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome, SourceState
 from l2rtui.errors import NotFoundError
 from l2rtui.services.history import store
 from l2rtui.services.history.store import HistoryError, HistoryFilter, HistoryStore

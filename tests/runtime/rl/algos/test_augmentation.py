@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.algos.augmentation import random_shift, shifted
+from runtime.rl.algos.off_policy.sac import random_shift, shifted
 from runtime.rl.spaces import ActionSpace, ObsSpace
 
 SPACE = ObsSpace(2, ((6, 8, 3), (5, 5, 1)))

@@ -14,20 +14,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from runtime.rl.algos import configs, minibatches
+from runtime.rl.algos import configs, ppo
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.algorithm import Algorithm
 from runtime.rl.algos.cloning import BehaviourCloning
 from runtime.rl.algos.configs import BCConfig, DQNConfig, ImpalaConfig, PPOConfig, SACConfig, TD3Config
 from runtime.rl.algos.impala import Impala
-from runtime.rl.algos.minibatches import split_rows
-from runtime.rl.algos.off_policy.discrete_sac import DiscreteSAC
 from runtime.rl.algos.off_policy.dqn import DQN
-from runtime.rl.algos.off_policy.sac import SAC
+from runtime.rl.algos.off_policy.sac import SAC, DiscreteSAC
 from runtime.rl.algos.off_policy.td3 import TD3
-from runtime.rl.algos.ppo import PPO
-from runtime.rl.algos.recurrent.impala import RecurrentImpala
-from runtime.rl.algos.recurrent.ppo import RecurrentPPO
+from runtime.rl.algos.ppo import PPO, split_rows
+from runtime.rl.algos.recurrent.actor_critic import RecurrentImpala, RecurrentPPO
 from runtime.rl.algos.recurrent.soft_actor_critic import RecurrentDiscreteSAC, RecurrentSAC
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
@@ -251,7 +248,7 @@ def test_minibatches_use_each_row_once_and_are_of_one_size(rows: int, size: int)
 
 @pytest.mark.parametrize("name", ["ppo", "ppo-remainder", "ppo-target-kl"])
 def test_a_pass_over_many_minibatches_is_several_graphs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(minibatches, "MINIBATCHES_PER_GRAPH", 2)
+    monkeypatch.setattr(ppo, "MINIBATCHES_PER_GRAPH", 2)
     case = CASES[name]
     eager, captured = case.make(capture=False), case.make(capture=True)
     expected, actual = learn(eager, case.batches()), learn(captured, case.batches())

@@ -9,7 +9,7 @@ import torch
 
 from runtime.rl.algos.actor import ActorShape, NumpyActor
 from runtime.rl.algos.configs import SACConfig
-from runtime.rl.algos.off_policy.discrete_sac import DiscreteSAC
+from runtime.rl.algos.off_policy.sac import DiscreteSAC
 from runtime.rl.algos.plan import build, make_plan
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.settings import from_mapping

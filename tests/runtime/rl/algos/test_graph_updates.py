@@ -16,11 +16,10 @@ import torch
 
 from runtime.rl.algos.configs import DQNConfig, TD3Config
 from runtime.rl.algos.off_policy import graph_updates
-from runtime.rl.algos.off_policy.discrete_sac import DiscreteSAC
+from runtime.rl.algos.off_policy.critics import ReplayMethod
 from runtime.rl.algos.off_policy.dqn import DQN
 from runtime.rl.algos.off_policy.graph_updates import GraphUpdates
-from runtime.rl.algos.off_policy.sac import SAC
-from runtime.rl.algos.off_policy.targets import ReplayMethod
+from runtime.rl.algos.off_policy.sac import SAC, DiscreteSAC
 from runtime.rl.algos.off_policy.td3 import TD3
 from runtime.rl.buffers.device_priorities import DevicePriorities
 from runtime.rl.buffers.device_rows import DeviceRows

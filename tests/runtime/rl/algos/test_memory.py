@@ -14,10 +14,9 @@ from runtime.rl.algos.actor import ActorShape, NumpyActor
 from runtime.rl.algos.configs import ImpalaConfig, PPOConfig
 from runtime.rl.algos.memory import Memory, spread_states
 from runtime.rl.algos.plan import make_plan
+from runtime.rl.algos.recurrent.actor_critic import RecurrentImpala, RecurrentPPO
 from runtime.rl.algos.recurrent.copy_states import CopyStates
-from runtime.rl.algos.recurrent.impala import RecurrentImpala
 from runtime.rl.algos.recurrent.policy import RecurrentPolicy, starting_states
-from runtime.rl.algos.recurrent.ppo import RecurrentPPO
 from runtime.rl.buffers.rollout_buffer import RolloutBatch, Rollouts
 from runtime.rl.envs.base import StepResult
 from runtime.rl.roles.rollout import Rollout

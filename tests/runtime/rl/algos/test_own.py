@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from runtime.rl.algos import own
+from runtime.rl.algos import plan as own
 from runtime.rl.algos.method_config import ReplayConfig
 from runtime.rl.algos.off_policy.sac import SAC
 from runtime.rl.algos.plan import build, make_plan

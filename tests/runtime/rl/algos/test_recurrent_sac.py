@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from runtime.base.replay_memory import memory_of_settings
-from runtime.exchange.segment_bundle import SegmentBundle
+from runtime.exchange.segments import SegmentBundle
 from runtime.rl.algos.actor import ActorShape, NumpyActor
 from runtime.rl.algos.configs import SACConfig
 from runtime.rl.algos.memory import Memory
@@ -20,8 +20,8 @@ from runtime.rl.algos.plan import Plan, build, make_plan, make_store
 from runtime.rl.algos.recurrent.copy_states import CopyStates
 from runtime.rl.algos.recurrent.soft_actor_critic import RecurrentDiscreteSAC, RecurrentSAC
 from runtime.rl.buffers.replay import Batch
+from runtime.rl.buffers.ring_index import ABSENT
 from runtime.rl.buffers.sequence_replay import SequenceReplay
-from runtime.rl.buffers.successors import ABSENT
 from runtime.rl.roles.experience import memory_of
 from runtime.rl.roles.rollout import Rollout
 from runtime.rl.settings import Settings, from_mapping

@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.algos.augmentation import random_shift
 from runtime.rl.algos.configs import ImpalaConfig, PPOConfig, SACConfig
 from runtime.rl.algos.impala import Impala
-from runtime.rl.algos.off_policy.sac import SAC
+from runtime.rl.algos.off_policy.sac import SAC, random_shift
 from runtime.rl.algos.ppo import PPO, clipped_stats
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.spaces import ActionSpace, ObsSpace

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from runtime.rl.algos import own
+from runtime.rl.algos import plan
 from runtime.rl.algos.actor import ActorShape, NumpyActor
 from tests.runtime.rl.algos.test_onpolicy import GAUSSIAN, acted
 
@@ -34,8 +34,8 @@ def pasted(tmp_path_factory):
 
 
 def made(pasted, shape, seed=0, **config):
-    kind = own.load_class(pasted)
-    return kind(shape, replace(own.method_config(pasted)(), **config), seed)
+    kind = plan.load_class(pasted)
+    return kind(shape, replace(plan.method_config(pasted)(), **config), seed)
 
 
 @pytest.mark.parametrize("shape", [GAUSSIAN, CHOOSING, replace(GAUSSIAN, is_normalised=True)])
@@ -62,7 +62,7 @@ def test_a_loaded_state_goes_on_bit_for_bit_whatever_the_optimiser(pasted, monke
         "momentum": lambda parameters, lr: torch.optim.SGD(parameters, lr, momentum=0.9),
     }
     monkeypatch.setattr(
-        own.load_class(pasted), "make_optimiser", lambda self: kinds[optimiser](self.agent.parameters(), lr=0.01)
+        plan.load_class(pasted), "make_optimiser", lambda self: kinds[optimiser](self.agent.parameters(), lr=0.01)
     )
     first = made(pasted, GAUSSIAN)
     first.update(acted(first, 8, 4, 1))

@@ -17,7 +17,7 @@ from runtime.rl.buffers.device_priorities import DevicePriorities
 from runtime.rl.buffers.device_rows import DeviceRows
 from runtime.rl.buffers.priorities import Priority
 from runtime.rl.buffers.replay import Replay, transition_layout
-from runtime.rl.buffers.successors import ABSENT, TERMINATED
+from runtime.rl.buffers.ring_index import ABSENT, TERMINATED
 from runtime.rl.device.captured import Captured
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from tests.fakes.segments import numbered

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.rl.buffers.late_priorities import LatePriorities
+from runtime.rl.buffers.priorities import LatePriorities
 
 
 class Errors:

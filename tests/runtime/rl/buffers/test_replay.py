@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.exchange.protocol.messages import SegmentRows, Trajectory
-from runtime.exchange.segment_bundle import SegmentBundle
+from runtime.exchange.segments import SegmentBundle
 from runtime.rl.buffers.device_rows import DeviceRows
 from runtime.rl.buffers.priorities import Priorities, Priority
 from runtime.rl.buffers.replay import TRANSITION_FIELDS, Replay, transition_layout
-from runtime.rl.buffers.successors import ABSENT, TERMINATED, TRUNCATED
+from runtime.rl.buffers.ring_index import ABSENT, TERMINATED, TRUNCATED
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from tests.fakes.segments import Told, held_by, numbered, segment_of, told_by
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runtime.base.atomic_files import write_atomic
-from runtime.base.file_lock import lock_folder
+from runtime.base.atomic_files import lock_folder, write_atomic
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints
 from runtime.rl.checkpoints.counters import JOURNAL, Counters, next_epoch, read_journal, write_journal
 

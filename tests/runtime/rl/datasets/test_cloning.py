@@ -18,7 +18,7 @@ from runtime.rl.datasets.journal import dataset_files, open_episodes
 from runtime.rl.datasets.recorder import EpisodeRecorder
 from runtime.rl.datasets.replay_source import fill_replay
 from runtime.rl.datasets.summary import summary
-from runtime.rl.roles.episodes import drive_episodes
+from runtime.rl.roles.evaluator import drive_episodes
 from runtime.rl.roles.launch_context import environment_plan, make_environment
 from runtime.rl.settings import Settings, from_mapping
 

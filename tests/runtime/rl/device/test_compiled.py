@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from runtime.rl.device.arrays import torch_arrays
 from runtime.rl.device.compiled import CompiledEnv, Draws, compiled, is_compiled
 from runtime.rl.envs.registry import make_device_env
-from runtime.rl.roles.device_collector import DeviceCollector
+from runtime.rl.roles.device_collector import DeviceCollector, torch_arrays
 from runtime.rl.settings import SettingsError, from_mapping
 from tests.runtime.rl.roles.test_device_collector import collector_of, copied, settings_of
 

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import torch
 
-from runtime.rl.device.streams import HostCopy
+from runtime.rl.device.staging import HostCopy
 
 
 def test_a_copy_is_of_its_moment_and_later_writes_do_not_show() -> None:

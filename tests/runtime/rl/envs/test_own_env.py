@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from runtime.base.errors import SetupError
-from runtime.rl.device.arrays import torch_arrays
 from runtime.rl.envs.registry import make_device_env, make_vector_env
-from runtime.rl.roles.device_collector import DeviceCollector
+from runtime.rl.roles.device_collector import DeviceCollector, torch_arrays
 from runtime.rl.roles.settings_check import check_settings
 from tests.runtime.rl.device.test_capturable import CaptureRules
 from tests.runtime.rl.roles.test_device_collector import collector_of, copied, settings_of
@@ -244,7 +243,7 @@ def test_ppo_learns_by_the_example():
     sizes = {"num_envs": 256, "segment_steps": 32, "hidden": [64, 64]}
     ppo = {"epochs": 4, "minibatch_size": 2048, "lr": 1e-3, "gamma": 0.98}
     collector, method, plan = collector_of(settings_of(**OWN, **sizes, ppo=ppo))
-    from runtime.rl.buffers.device_rollouts import DeviceRollouts
+    from runtime.rl.buffers.rollout_buffer import DeviceRollouts
 
     store = DeviceRollouts(plan.layout)
     for _ in range(20):

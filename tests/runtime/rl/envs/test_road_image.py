@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runtime.rl.envs.racing_rules import FELT, RacingOptions
+from runtime.rl.envs.racing_rules import FAR, FELT, HALF_WIDTH, NEAR, OPENING, SHAPE, SIDE, RacingOptions, View
 from runtime.rl.envs.registry import make_vector_env
-from runtime.rl.envs.road_image import FAR, HALF_WIDTH, NEAR, OPENING, SHAPE, SIDE, View
 from runtime.tracks.track import COURSES, Track, make_track
 
 

@@ -15,7 +15,7 @@ from runtime.cli import main
 from runtime.rl.algos.actor import NumpyActor
 from runtime.rl.algos.recurrent.copy_states import CopyStates
 from runtime.rl.envs.registry import make_vector_env
-from runtime.rl.roles.episodes import drive_episodes, evaluation_seeds
+from runtime.rl.roles.evaluator import drive_episodes, evaluation_seeds
 from tests.runtime.conftest import RunUnderTest, eventually
 from tests.runtime.rl.policies.saved import save_policy
 

@@ -9,7 +9,7 @@ import pytest
 
 from runtime.base import contract
 from runtime.base.alert_rules import AlertRule, rules_text
-from runtime.base.file_lock import lock_folder
+from runtime.base.atomic_files import lock_folder
 from runtime.base.launch_context import LaunchContext
 from runtime.cli import main
 from runtime.rl.roles import alert

@@ -12,12 +12,16 @@ from runtime.base.errors import SetupError
 from runtime.exchange.machines.sequence_ledger import Accounts
 from runtime.rl.algos.actor import NumpyActor
 from runtime.rl.algos.plan import Plan, build, make_plan, make_store
-from runtime.rl.algos.policy_sampler import PolicySampler
-from runtime.rl.buffers.device_rollouts import DeviceRollouts
-from runtime.rl.buffers.n_step import sum_over_steps
+from runtime.rl.buffers.rollout_buffer import DeviceRollouts
 from runtime.rl.envs.base import EpisodeSummary, StepResult
 from runtime.rl.envs.registry import make_vector_env
-from runtime.rl.roles.device_collector import DeviceCollector, DeviceSource, EpisodeMeans
+from runtime.rl.roles.device_collector import (
+    DeviceCollector,
+    DeviceSource,
+    EpisodeMeans,
+    PolicySampler,
+    sum_over_steps,
+)
 from runtime.rl.roles.rate_limiter import RateLimiter
 from runtime.rl.roles.rollout import Rollout
 from runtime.rl.settings import Settings, SettingsError, from_mapping

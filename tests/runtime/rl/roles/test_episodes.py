@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runtime.rl.envs.base import EpisodeSummary
-from runtime.rl.roles.episodes import Score
+from runtime.rl.roles.evaluator import Score
 
 
 def episode(laps: int, *, left_track: bool = False, steps: int = 400) -> EpisodeSummary:

@@ -11,7 +11,7 @@ import pytest
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.actions import destroy, diff, leaks, network_policies
 from l2rtui.backends.kubernetes.actions import launch as launching
-from l2rtui.backends.kubernetes.manifests.network_policy import needs_policy, network_policy
+from l2rtui.backends.kubernetes.actions.network_policies import needs_policy, network_policy
 from l2rtui.config import Settings
 from l2rtui.domain.placement import place
 from l2rtui.domain.plan import plan_launch

@@ -21,7 +21,7 @@ from l2rtui.backends.kubernetes.api.resources import KINDS
 from l2rtui.backends.kubernetes.backend import KubernetesBackend
 from l2rtui.domain.change import ProblemsChanged
 from l2rtui.domain.containers import Binding, Mount, PodSettings
-from l2rtui.domain.history.record import HistoryEntry, HistoryRecord
+from l2rtui.domain.history import HistoryEntry, HistoryRecord
 from l2rtui.domain.log import LogQuery
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.placement import place

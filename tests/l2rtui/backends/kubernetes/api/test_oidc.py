@@ -12,10 +12,9 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
-from l2rtui.backends.kubernetes.api import oidc_storage
+from l2rtui.backends.kubernetes.api import oidc as oidc_storage
 from l2rtui.backends.kubernetes.api.kubeconfig import Oidc
-from l2rtui.backends.kubernetes.api.oidc import OidcSource, token_expiry
-from l2rtui.backends.kubernetes.api.oidc_storage import store_tokens
+from l2rtui.backends.kubernetes.api.oidc import OidcSource, store_tokens, token_expiry
 from l2rtui.errors import L2RError
 from tests.l2rtui.backends.kubernetes.api.test_proxies import socks_proxy
 from tests.l2rtui.backends.kubernetes.api_server import certificate

@@ -9,7 +9,7 @@ import pytest
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.structs import ObjectMeta, PodStatus, PodStruct
-from l2rtui.backends.kubernetes.state.replica_index import PlannedReplica, ReplicaIndexer, read_planned_replicas
+from l2rtui.backends.kubernetes.state.views import PlannedReplica, ReplicaIndexer, read_planned_replicas
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 PLAN = tuple(PlannedReplica(index, (index,)) for index in range(3))

@@ -11,7 +11,7 @@ from contextlib import aclosing
 import pytest
 from aiohttp import web
 
-from l2rtui.backends.common.line_splitter import MAX_LINE_BYTES, LineSplitter
+from l2rtui.backends.common.log_merge import MAX_LINE_BYTES, LineSplitter
 from l2rtui.backends.kubernetes.api.errors import ApiError, RequestInfo, status_error
 from l2rtui.backends.kubernetes.streams.logs import Cursor, LogTiming, StampParser, read
 from l2rtui.domain.log import LogQuery
