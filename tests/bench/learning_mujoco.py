@@ -1,10 +1,10 @@
 """Learning curves on MuJoCo tasks with `preset: sb3`, beside Stable-Baselines3 with its own defaults.
 
 Ours are learner, worker and evaluator as processes; both evaluate ten episodes without exploration, and the last
-policy once more. The picture has the interquartile mean of the seeds of each task with a 95 % interval. The table adds
-CPU seconds of all processes, and the interquartile mean over all tasks as a share of Stable-Baselines3's. Each run is
-in the records when it ends, and is not run again: a command that was interrupted goes on where it was, and further
-seeds and tasks add to the page. `--draw` only draws the records.
+policy once more. The picture has the interquartile mean of the seeds of each task with a 95 % interval. The table
+adds CPU seconds of all processes, and the interquartile mean over all tasks as a share of Stable-Baselines3's. Each
+run is in the records when it ends, and is not run again: a command that was interrupted goes on where it was, and
+further seeds and tasks add to the page. `--draw` only draws the records.
 
     python3 -m venv peers && peers/bin/pip install -e . 'gymnasium[mujoco]' stable-baselines3 matplotlib
     peers/bin/python -m tests.bench.learning_mujoco --seeds 0-2                 # --draw: the page again

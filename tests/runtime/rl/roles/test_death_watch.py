@@ -1,4 +1,4 @@
-"""Processes that their environment ends, and that it changes: the end has a sentence and a code that is no success."""
+"""Processes that their environment ends or changes: the end has a sentence, and a code that is no success."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ RAISED = f"the environment's code ended the process ({NAME} raised "
 
 @pytest.fixture
 def start(run: RunUnderTest) -> Callable[[str, str], Started]:
-    """Start a role whose environment runs a statement within `reset`, within its third `step`, or within `close`."""
+    """Start a role whose environment runs a statement in `reset`, in its third `step`, or in `close`."""
     (run.folder / "ending.py").write_text(ENVIRONMENT)
     run.settings["environment"] = NAME
     del run.settings["eval_options"]
