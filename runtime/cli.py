@@ -15,7 +15,10 @@ from runtime.base.signals import Stop
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+    from pathlib import Path
 
+    from runtime.base.metrics import Console
+    from runtime.rl.roles.launch_context import Context
     from runtime.rl.settings import Settings
 
 _EXAMPLES: Final = """\
@@ -44,11 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is not None:
         return _run(arguments)
     try:
-        code = _run(sys.argv[1:])
+        code = _run(sys.argv[1:], is_process=True)
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     # Printed as without this; but then Python would wait for the threads of an environment for ever.
-    except Exception:  # noqa: BLE001
+    except BaseException:  # noqa: BLE001
         import traceback
 
         traceback.print_exc()
@@ -58,10 +61,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return end_process(code)
 
 
-def _run(arguments: Sequence[str]) -> int:
+def _run(arguments: Sequence[str], *, is_process: bool = False) -> int:
     stop = Stop()
     stop.install()
     options = _options(arguments)
+    options.is_process = is_process
     from runtime.base import contract
     from runtime.base.addresses import EndpointError
     from runtime.base.errors import (
@@ -239,30 +243,23 @@ def _copies(training: Settings) -> int:
 
 
 def _start(options: argparse.Namespace, stop: Stop) -> int:
-    """Run one process of a run to its end."""
-    from runtime.base.errors import EnvironmentFault
+    """Run one process of a run to its end, as the child of one that names its end where that is needed."""
+    from runtime.rl.roles import death_watch
 
-    try:
+    if not options.is_process or not death_watch.is_needed(os.environ, options.role):
         return _run_role(options, stop)
-    # Nothing of ours ends a role so: code 0 would say that its work is done.
-    except (SystemExit, KeyboardInterrupt) as ended:
-        raise EnvironmentFault(
-            f"the environment's code ended the process ({ended!r}); an environment ends an episode by terminated "
-            "or truncated, and fails by an exception"
-        ) from ended
+    if (code := death_watch.end_of_child(os.environ, options.role, stop)) is not None:
+        return code
+    return death_watch.signed(_run_role(options, stop), stop)
 
 
 def _run_role(options: argparse.Namespace, stop: Stop) -> int:
     from runtime.base import contract
+    from runtime.base.errors import EnvironmentFault
     from runtime.base.gpu_meter import visible_uuids
     from runtime.base.metrics import Console, record
     from runtime.rl.roles.launch_context import Context, bound_numeric_threads
 
-    if options.role == "learner" and os.environ.get(contract.ENV_ALERTS):
-        from runtime.rl.roles.death_watch import end_of_child
-
-        if (code := end_of_child(os.environ, stop)) is not None:
-            return code
     context, console = Context.from_environment(os.environ, options.role), Console()
     # Checked before torch is imported: a mistake in the variables is reported at once, not after three seconds.
     folder = context.learner_folder() if options.role == "learner" else None
@@ -270,6 +267,22 @@ def _run_role(options: argparse.Namespace, stop: Stop) -> int:
         console.record(record(contract.GPU_RECORD, {"uuids": list(uuids)}))
     # OpenMP and BLAS read the number of threads when they are loaded, so this precedes the imports below.
     bound_numeric_threads(context)
+    try:
+        return _run_in(context, folder, stop, console)
+    # Nothing of ours ends a role so: code 0 would say that its work is done.
+    except BaseException as ended:
+        if isinstance(ended, Exception):
+            raise
+        raise EnvironmentFault(
+            f"the environment's code ended the process ({context.settings.environment} raised {ended!r}); an "
+            "environment ends an episode by terminated or truncated, and fails by an exception"
+        ) from ended
+
+
+def _run_in(context: Context, folder: Path | None, stop: Stop, console: Console) -> int:
+    """Run the role of a context; ``folder`` is the learner's."""
+    from runtime.base import contract
+
     if folder is not None:
         from runtime.base import descriptors
         from runtime.base.trackers import check_installed
@@ -285,7 +298,7 @@ def _run_role(options: argparse.Namespace, stop: Stop) -> int:
 
         descriptors.raise_limit(has_reserve=True)
         return learner.run(context, folder, stop, console, tried, main)
-    if options.role == "worker":
+    if context.role == "worker":
         from runtime.rl.roles import worker
 
         worker.run(context, stop, console)

@@ -53,8 +53,12 @@ class Console:
     """Standard output, from any thread, one complete line at a time."""
 
     def __init__(self) -> None:
-        # Kept: an environment may put something else into its place.
+        # Kept, with a descriptor of its own: an environment may put something else into its place, and a socket or
+        # shared memory of ours would get the number of a closed one.
         self._stream = sys.stdout
+        with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor
+            if sys.stdout.fileno() == 1:
+                self._stream = os.fdopen(os.dup(1), "w", encoding="utf-8", closefd=False)
         self._sentence_times: deque[float] = deque()
         self._num_dropped = 0
 

@@ -91,7 +91,7 @@ def run(folder: Path, way: str) -> tuple[collections.Counter[str], list[str]]:
         "hidden": [8],
         "eval_episodes": 2,
         "ppo": {"batch_steps": 64, "minibatch_size": 64, "epochs": 1},
-        **({"total_env_steps": 512} if way in {"end", "kill"} else {}),
+        **({"total_env_steps": 512} if way == "end" else {}),
     }
     roles = ["learner", "worker", "evaluator"]
     with RunProcesses(folder, settings, cpus=1) as processes:
@@ -104,11 +104,13 @@ def run(folder: Path, way: str) -> tuple[collections.Counter[str], list[str]]:
         if way == "kill":
             started[1].send_signal(signal.SIGTERM)
             started[1].wait()
+            before = processes.records()[-1]["env_steps"]
             started.append(processes.start("worker", 1))
             roles.append("worker 1")
+            wait_until_collected(processes, before)
         if way == "failure":
             started[1].wait()
-        if way in {"destroy", "failure"}:
+        if way != "end":
             for process in started:
                 process.send_signal(signal.SIGTERM)
         processes.wait()
@@ -119,9 +121,9 @@ def run(folder: Path, way: str) -> tuple[collections.Counter[str], list[str]]:
     return words, ended
 
 
-def wait_until_collected(processes: RunProcesses) -> None:
-    """Wait until the learner has data."""
-    while not any(each["env_steps"] for each in processes.records()):
+def wait_until_collected(processes: RunProcesses, before: int = 0) -> None:
+    """Wait until the learner has more than so many env steps."""
+    while not any(each["env_steps"] > before for each in processes.records()):
         if processes.started[0].poll() is not None:
             raise SystemExit(f"the learner ended:\n{processes.output('learner')[-2000:]}")
         time.sleep(0.1)

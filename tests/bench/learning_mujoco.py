@@ -1,9 +1,10 @@
 """Learning curves on MuJoCo tasks with `preset: sb3`, beside Stable-Baselines3 with its own defaults.
 
-Ours are learner, worker and evaluator as processes; both evaluate ten episodes without exploration. The picture has
-the interquartile mean of the seeds of each task with a 95 % interval. The table adds CPU seconds of all processes,
-and the interquartile mean over all tasks as a share of Stable-Baselines3's. A run that is already in the records is
-not run again; `--draw` only draws the records.
+Ours are learner, worker and evaluator as processes; both evaluate ten episodes without exploration, and the last
+policy once more. The picture has the interquartile mean of the seeds of each task with a 95 % interval. The table
+adds CPU seconds of all processes, and the interquartile mean over all tasks as a share of Stable-Baselines3's. Each
+run is in the records when it ends, and is not run again: a command that was interrupted goes on where it was, and
+further seeds and tasks add to the page. `--draw` only draws the records.
 
     python3 -m venv peers && peers/bin/pip install -e . 'gymnasium[mujoco]' stable-baselines3 matplotlib
     peers/bin/python -m tests.bench.learning_mujoco --seeds 0-2                 # --draw: the page again
@@ -23,6 +24,7 @@ from pathlib import Path
 from statistics import fmean
 
 from l2rtui.domain.placement import parse_seeds
+from runtime.base.atomic_files import write_atomic
 from tests.bench.run_processes import RunProcesses
 
 RECORDS = Path("docs/learning-mujoco.jsonl")
@@ -50,8 +52,12 @@ class Task:
 
 
 TASKS = (
-    *(Task(f"{each}-v5", "ppo", 20_480, 4_096, 30.0) for each in ("Hopper", "HalfCheetah", "Walker2d")),
-    Task("Hopper-v5", "sac", 3_000, 1_000, 60.0),
+    Task("Hopper-v5", "ppo", 61_440, 6_144, 10.0),
+    Task("HalfCheetah-v5", "sac", 10_000, 1_000, 15.0),
+    Task("Walker2d-v5", "ppo", 61_440, 6_144, 10.0),
+    Task("HalfCheetah-v5", "ppo", 102_400, 10_240, 15.0),
+    Task("Hopper-v5", "sac", 10_000, 1_000, 15.0),
+    Task("Swimmer-v5", "ppo", 61_440, 6_144, 10.0),
 )
 
 
@@ -73,7 +79,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seeds", default="0-2", help="seeds, such as 0-2")
     parser.add_argument("--only", choices=[task.name for task in TASKS], action="append")
     parser.add_argument("--by", choices=list(PARTIES), action="append", help="only these parties")
-    parser.add_argument("--steps", type=int, help="env steps of each run, instead of the task's")
     parser.add_argument(
         "--records", type=Path, default=RECORDS, help="where the records are; the picture is beside them"
     )
@@ -89,9 +94,10 @@ def main(arguments: list[str]) -> int:
                 if any((run.task, run.by, run.seed) == (task.name, by, seed) for run in runs):
                     continue
                 train = ours if by == "l2rtui" else reference
-                runs.append(run := train(task, seed, options.steps or task.env_steps))
-                with options.records.open("a") as file:
-                    file.write(json.dumps(asdict(run)) + "\n")
+                runs.append(run := train(task, seed))
+                # Replaced as a whole: a kill within a write would leave half a line.
+                lines.append(json.dumps(asdict(run)))
+                write_atomic(options.records, "".join(f"{line}\n" for line in lines).encode())
                 print(
                     f"{task.name} {by} seed {seed}: {run.returns[-1]:.0f}, {run.cpu_seconds:.0f} CPU s", flush=True
                 )
@@ -106,13 +112,13 @@ def cpu_seconds() -> float:
     return times.children_user + times.children_system
 
 
-def ours(task: Task, seed: int, env_steps: int) -> Run:
+def ours(task: Task, seed: int) -> Run:
     """Train with the processes of a run."""
     settings = {
         "environment": task.environment,
         "algorithm": task.algorithm,
         "preset": "sb3",
-        "total_env_steps": env_steps,
+        "total_env_steps": task.env_steps,
         "eval_seconds": task.eval_seconds,
         "eval_episodes": 10,
     }
@@ -124,9 +130,12 @@ def ours(task: Task, seed: int, env_steps: int) -> Run:
         for role in ("learner", "worker", "evaluator"):
             run.start(role)
         run.wait()
+        seconds = cpu_seconds() - before
         records, evaluations = run.records(), run.records("evaluator")
-        if not evaluations:
-            sys.exit(f"{task.name} seed {seed} has no evaluation:\n{run.output('learner')[-2000:]}")
+        if not records or records[-1]["env_steps"] < task.env_steps:
+            sys.exit(f"{task.name} seed {seed} has not ended:\n{run.output('learner')[-2000:]}")
+        command = [sys.executable, "-m", "runtime", "drive", f"{folder}/run", "--json", "--episodes", "10"]
+        last = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
     steps, returns = [], []
     for each in evaluations:
         # The record of the learner that first has this version says after how many env steps it was published.
@@ -136,12 +145,14 @@ def ours(task: Task, seed: int, env_steps: int) -> Run:
         if at is not None:
             steps.append(at)
             returns.append(round(each["eval_return"], 2))
-    return Run(task.name, "l2rtui", seed, steps, returns, round(cpu_seconds() - before, 1))
+    steps.append(records[-1]["env_steps"])
+    returns.append(round(last["return"], 2))
+    return Run(task.name, "l2rtui", seed, steps, returns, round(seconds, 1))
 
 
-def reference(task: Task, seed: int, env_steps: int) -> Run:
+def reference(task: Task, seed: int) -> Run:
     """Train with Stable-Baselines3's defaults."""
-    words = ["defaults", str(seed), task.environment, task.algorithm, str(env_steps), str(task.eval_steps)]
+    words = ["defaults", str(seed), task.environment, task.algorithm, str(task.env_steps), str(task.eval_steps)]
     before = cpu_seconds()
     done = subprocess.run([sys.executable, str(REFERENCE), *words], stdout=subprocess.PIPE, text=True, check=True)
     records = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

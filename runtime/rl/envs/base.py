@@ -141,6 +141,6 @@ def close_all(copies: Iterable[Any], name: str) -> None:
         try:
             if callable(close := getattr(copy, "close", None)):
                 close()
-        # Foreign code, at the end of all work.
-        except Exception as error:  # noqa: BLE001
+        # Foreign code, at the end of all work; sys.exit in it would replace the exit code.
+        except BaseException as error:  # noqa: BLE001
             print(f"{name}: close of copy {number} failed: {unexpected_reason(error)}", file=sys.stderr)

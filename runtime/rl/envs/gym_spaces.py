@@ -8,14 +8,16 @@ of parts are compared at the first steps, and later at one step in `SAMPLED`.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from runtime.base.contract import EXIT_ENVIRONMENT
 from runtime.base.environments import CHECK_BOUNDS
 from runtime.base.errors import EnvironmentFault, NotFiniteError
 from runtime.rl.spaces import ActionSpace, Image, ObsSpace
@@ -134,6 +136,7 @@ class RowReader:
         )
         self._reads_left = FIRST_STEPS if self.is_exact else 0
         self._due = 1
+        self._pid = os.getpid()
 
     def read(
         self, observations: Sequence[Any] | NDArray[Any], copies: Sequence[Any] | None = None, noun: str = "copy"
@@ -146,6 +149,8 @@ class RowReader:
             copies: Names of these copies in a sentence; None for 0 to B - 1.
             noun: What they are.
         """
+        if os.getpid() != self._pid:
+            self._end_second_process()
         self._due -= 1
         is_sampled = not self._due and self._sample()
         if not is_sampled and (part := self._plain) is not None:
@@ -172,6 +177,12 @@ class RowReader:
             vectors[0] if len(vectors) == 1 else np.concatenate([np.zeros((count, 0), np.float32), *vectors], 1)
         )
         return self.obs_space.pack(vector, images) if images else vector
+
+    def _end_second_process(self) -> NoReturn:
+        """End a process that foreign code has forked: it has our sockets, and would send what the first sends."""
+        sentence = "returned in a second process too (os.fork), which ends; the first one goes on"
+        os.write(2, f"l2r-runtime: the environment's code of {self.name} {sentence}\n".encode())
+        os._exit(EXIT_ENVIRONMENT)
 
     def _sample(self) -> bool:
         """Say when the next read is compared in full, and whether this one is."""

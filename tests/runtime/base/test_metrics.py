@@ -133,7 +133,7 @@ def test_a_log_that_goes_away_or_a_flood_of_sentences_ends_nothing() -> None:
         "console = Console()\n"
         "for n in range(1000): console.say(f'sentence {n}')\n"
         "sys.stderr.write('alive')\n"
-        "os.close(1)\n"
+        "os.close(1); os.closerange(3, 64)\n"
         "for n in range(10): console.record('x')\n"
         "sys.stderr.write(' still'); sys.stderr.flush(); os._exit(0)\n"
     )
