@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import yaml
 
@@ -55,6 +57,12 @@ def rows(cli, run, role=None):
     """Rows of a run in the order of their indices."""
     items = [row for row in cli.json("pods") if row["run"] == run and role in (None, row["role"])]
     return sorted(items, key=lambda row: row["index"])
+
+
+def heard_workers(cli):
+    """Return the number of workers in the learner's last record; None before its first."""
+    done = cli.call("metrics", "shared", "-o", "json")
+    return json.loads(done.stdout)["workers"] if done.returncode == 0 else None
 
 
 def in_use(cli):
@@ -113,7 +121,7 @@ def test_four_workers_share_the_one_gpu_of_their_pod(cli, namespace, image, laun
     assert [row["pod"] for row in before] == [f"{pod['metadata']['name']}.{number}" for number in range(4)]
     assert [row["index"] for row in before] == [0, 1, 2, 3]
     assert in_use(cli) == 1
-    eventually("the learner has four workers", lambda: cli.json("metrics", "shared")["workers"] == 4)
+    eventually("the learner has four workers", lambda: heard_workers(cli) == 4)
 
     def own_records(number):
         log = cli.run("logs", f"shared/w/{number}")
@@ -131,7 +139,7 @@ def test_four_workers_share_the_one_gpu_of_their_pod(cli, namespace, image, laun
     assert "restart 1" not in cli.run("logs", "shared/w/1")
     status = kubectl_json("-n", namespace, "get", "pod", pod["metadata"]["name"])["status"]
     assert status["containerStatuses"][0]["restartCount"] == 0, "the other three went on"
-    eventually("the learner has four workers again", lambda: cli.json("metrics", "shared")["workers"] == 4)
+    eventually("the learner has four workers again", lambda: heard_workers(cli) == 4)
 
     refused = cli.call("scale", "shared/w", "6")
     assert (refused.returncode, "multiple of 4" in refused.stderr) == (3, True), refused.stderr

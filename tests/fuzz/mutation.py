@@ -91,26 +91,30 @@ _BRACKETS: Final = ((b"[", b"]"), (b'{"a":', b"}"), (b"- ", b""), (b"(", b")"), 
 """JSON, YAML's flow and block style, expressions, msgpack's lists."""
 
 
-def nested(data: bytes) -> list[bytes]:
-    """Return JSON with an unknown field, and each of its values in turn, nested too deeply; empty for other
-    data.
+def nested(rng: random.Random, data: bytes, most: int) -> list[bytes]:
+    """Return JSON with an unknown field, or one of its values, nested too deeply; empty for other data.
+
+    Args:
+        most: Number of texts; each is drawn by depth, kind of nesting and place.
     """
     head, brace, rest = data.partition(b"{")
     try:
         document = json.loads(brace + rest)
     except (ValueError, RecursionError):
         return []
-    texts = []
+    values = []
     for depth in _DEPTHS:
         deep = "[" * depth + "]" * depth
-        for value in (deep, json.dumps(deep), '{"a":' * depth + "1" + "}" * depth):
-            for path in [("zz",), *_paths(document)]:
-                marked = copy.deepcopy(document)
-                inner = marked
-                for key in path[:-1]:
-                    inner = inner[key]
-                inner[path[-1]] = "\0"
-                texts.append(head + json.dumps(marked).replace(json.dumps("\0"), value).encode())
+        values += [deep, json.dumps(deep), '{"a":' * depth + "1" + "}" * depth]
+    choices = [(value, path) for value in values for path in [("zz",), *_paths(document)]]
+    texts = []
+    for value, path in rng.sample(choices, min(len(choices), most)):
+        marked = copy.deepcopy(document)
+        inner = marked
+        for key in path[:-1]:
+            inner = inner[key]
+        inner[path[-1]] = "\0"
+        texts.append(head + json.dumps(marked).replace(json.dumps("\0"), value).encode())
     return texts
 
 
@@ -124,8 +128,8 @@ def _paths(document: Any) -> list[tuple[Any, ...]]:
 def deepened(rng: random.Random, seeds: Sequence[bytes]) -> bytes:
     """Return a seed with one value, or one place of its text, nested too deeply."""
     data = rng.choice(seeds)
-    if rng.random() < 0.5 and (texts := nested(data[:_LONGEST_NESTED])):
-        return rng.choice(texts)
+    if rng.random() < 0.5 and (texts := nested(rng, data[:_LONGEST_NESTED], 1)):
+        return texts[0]
     depth, (before, after) = rng.choice(_DEPTHS), rng.choice(_BRACKETS)
     start = rng.randrange(len(data) + 1)
     return data[:start] + before * depth + after * depth + data[start:]
