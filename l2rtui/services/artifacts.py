@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import msgspec
@@ -42,14 +42,29 @@ async def root_of(backend: Backend, target: str) -> str:
     train: dict[str, Any] = bounded_json.decode(spec.train)
     place = train.get("artifacts")
     if isinstance(place, str) and place:
-        return f"{place.rstrip('/')}/{spec.name}"
+        root = f"{place.rstrip('/')}/{spec.name}"
+        # A path of the pods may exist here too: a login node often mounts the same file system.
+        volume = "" if "://" in place or backend.results is not None else _volume_of(spec, root)
+        if volume and not await asyncio.to_thread(Path(root).is_dir):
+            raise UsageError(
+                f"{target} keeps its checkpoints in {root} of its pods.", f"See `l2rtui volume files {volume}`."
+            )
+        return root
     if folder := await _folder_of(backend, target):
         return folder
-    claims = (mount.claim for row in spec.sets for mount in row.pod.mounts if mount.path.rstrip("/") == DATA_DIR)
     hint = "Launch with `--set train.artifacts=s3://BUCKET/PREFIX` or a folder; or name a place."
-    if claim := next(filter(None, claims), ""):
-        hint = f"They lie in its volume {claim}: see `l2rtui volume files {claim}`."
+    if volume := _volume_of(spec, DATA_DIR):
+        hint = f"They lie in its volume {volume}: see `l2rtui volume files {volume}`."
     raise UsageError(f"{target} copies its checkpoints nowhere.", hint)
+
+
+def _volume_of(spec: RunSpec, path: str) -> str:
+    """Return the claim that holds a path of the pods, as ``CLAIM`` or ``CLAIM:FOLDER``; empty without one."""
+    for mount in (mount for part in spec.sets for mount in part.pod.mounts if mount.claim):
+        if PurePosixPath(path).is_relative_to(mount.path):
+            inner = PurePosixPath(path).relative_to(mount.path)
+            return mount.claim if inner == PurePosixPath() else f"{mount.claim}:{inner}"
+    return ""
 
 
 async def _folder_of(backend: Backend, run: str) -> str:

@@ -166,6 +166,16 @@ async def test_where_checkpoints_lie_that_are_copied_nowhere_is_said(monkeypatch
     monkeypatch.setattr(backend, "spec", stored)
     with pytest.raises(UsageError, match="volume shared"):
         await root_of(backend, run)
+    in_claim = replace(mounted, pod=replace(mounted.pod, mounts=(Mount("/data", claim="shared"),)))
+    in_pods = replace(spec, train='{"artifacts": "/data/results"}', sets=(in_claim, *spec.sets[1:]))
+
+    async def kept(_run):
+        return in_pods
+
+    monkeypatch.setattr(backend, "spec", kept)
+    with pytest.raises(UsageError, match=r"in /data/results/.* of its pods") as refused:
+        await root_of(backend, run)
+    assert f"volume files shared:results/{spec.name}" in refused.value.hint
     with_place = replace(spec, train='{"artifacts": "s3://lab/x/"}')
 
     async def copied(_run):
