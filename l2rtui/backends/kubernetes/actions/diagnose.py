@@ -55,13 +55,19 @@ async def diagnose(context: ClusterContext) -> tuple[Finding, ...]:
 
 
 async def _rights(api: Api, namespace: str) -> list[Finding]:
-    rights = needed(_OF_RUNS)
-    if missing := await missing_rights(api, rights, namespace):
+    missing = await missing_rights(api, needed(_OF_RUNS), namespace)
+    creations = {right for right in needed((RoleScope.RESEARCHER,)) if right.verb == "create"}
+    # A viewer lacks every right to create, and has been given this Role on purpose.
+    is_viewer = creations.issubset(missing) and not set(missing).intersection(needed((RoleScope.VIEWER,)))
+    if is_viewer:
+        sentence = f"in {namespace} you may see runs and their logs; launch, kill and destroy need more rights"
+        findings = [Finding(Severity.OK, "rights", sentence, role_hint(missing))]
+    elif missing:
         sentence = f"in {namespace} you may not {', '.join(map(str, missing))}"
         findings = [Finding(Severity.WARNING, "rights", sentence, role_hint(missing))]
     else:
         findings = [Finding(Severity.OK, "rights", f"all that runs need in {namespace}")]
-    findings += await _optional_rights(api, namespace)
+    findings += await _optional_rights(api, namespace, (RoleScope.VIEWER,) if is_viewer else _OF_RUNS)
     # Without these the pods of other users are invisible, and their slots would look free.
     for right in await missing_rights(api, _WIDER, None):
         sentence = f"you may not {right} of the whole cluster: use by others reads unknown"
@@ -69,10 +75,10 @@ async def _rights(api: Api, namespace: str) -> list[Finding]:
     return findings
 
 
-async def _optional_rights(api: Api, namespace: str) -> list[Finding]:
-    """Return a finding for each feature that is lost with permissions that few commands or runs need."""
+async def _optional_rights(api: Api, namespace: str, parts: tuple[RoleScope, ...]) -> list[Finding]:
+    """Return a finding for each feature of these Roles that is lost with permissions that few commands need."""
     by_right: dict[Right, list[RightRow]] = {}
-    for row in rows_of(*_OF_RUNS):
+    for row in rows_of(*parts):
         by_right.setdefault(row.right, []).append(row)
     optional = [right for right, rows in by_right.items() if all(row.is_optional for row in rows)]
     optional = [right for right in optional if right.kind not in _OWN_FINDING and await _is_served(api, right.kind)]

@@ -16,6 +16,7 @@ from l2rtui.backends.kubernetes.manifests import rbac
 from l2rtui.backends.kubernetes.rights import TABLE, RoleScope, advice, rows_of
 from l2rtui.backends.kubernetes.storage import volumes as volume_claims
 from l2rtui.config import Settings
+from l2rtui.domain.preflight import Severity
 from l2rtui.errors import L2RError
 from tests.fakes.kubernetes_objects import serving
 from tests.l2rtui.backends.kubernetes.actions.verbs import VERBS, FullServer, Program
@@ -91,6 +92,19 @@ async def test_the_role_of_a_viewer_is_enough_to_see(verb, tmp_path):
     async with program_with(tmp_path, granted(RoleScope.VIEWER)) as program:
         await VERBS[verb](program)
         assert {call[0] for call in program.server.calls} <= {"get", "list", "watch"}
+
+
+@pytest.mark.parametrize(
+    ("parts", "sentence"),
+    [((RoleScope.VIEWER,), "you may see runs and their logs"), (RESEARCHER, "all that runs need in ml")],
+)
+async def test_a_check_warns_of_no_right_that_the_role_is_not_to_give(parts, sentence, tmp_path):
+    async with program_with(tmp_path, granted(*parts, RoleScope.CLUSTER)) as program:
+        findings = await program.backend.doctor()
+    about = [finding for finding in findings if "rights" in finding.subject]
+    assert [finding.severity for finding in about] == [Severity.OK]
+    assert sentence in about[0].sentence
+    assert ("l2rtui-researcher" in about[0].hint) is (parts != RESEARCHER)
 
 
 @pytest.mark.slow
