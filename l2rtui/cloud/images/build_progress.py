@@ -13,6 +13,8 @@ from typing import Any
 from l2rtui.domain.quantity import format_bytes
 
 _TAIL_LINES = 15
+_STEP_BYTES = 256 << 20
+"""Where lines cannot be overwritten, one line for so many bytes: a layer of gigabytes takes many minutes."""
 _DONE = ("Pushed", "Layer already exists", "Mounted from", "Already exists", "Pull complete")
 
 
@@ -48,6 +50,7 @@ class StreamTracker:
         self._verb = verb
         self._layers: dict[str, tuple[str, int, int]] = {}
         self._lines: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._steps = 0
         self.aux: dict[str, Any] = {}
         """The result: the image's id, or the digest of a pushed image."""
         self.present: set[str] = set()
@@ -93,4 +96,6 @@ class StreamTracker:
         moved = sum(min(sent, size) for _, sent, size in self._layers.values())
         all_bytes = sum(total for _, _, total in self._layers.values())
         size = f", {format_bytes(moved)} of {format_bytes(all_bytes)}" if all_bytes else ""
-        return Progress(f"{self._verb}: {done} of {len(self._layers)} layers{size}", is_step=False)
+        is_step = moved // _STEP_BYTES > self._steps
+        self._steps = max(self._steps, moved // _STEP_BYTES)
+        return Progress(f"{self._verb}: {done} of {len(self._layers)} layers{size}", is_step)

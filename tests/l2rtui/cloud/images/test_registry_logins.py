@@ -121,6 +121,17 @@ async def test_buildx_gives_its_lines_and_its_end_when_it_fails(tmp_path):
         _ = [step async for step in engine.build(stage, program=docker(1))]
 
 
+def test_a_layer_of_gigabytes_gives_a_line_now_and_then_where_lines_stay():
+    tracker, total = StreamTracker("push"), 3 << 30
+    details = ({"current": number << 24, "total": total} for number in range(193))
+    told = [tracker.add_message({"id": "a", "status": "Pushing", "progressDetail": detail}) for detail in details]
+    assert [step.text for step in told if step.is_step][:2] == [
+        "push: 0 of 1 layers, 256Mi of 3Gi",
+        "push: 0 of 1 layers, 512Mi of 3Gi",
+    ]
+    assert sum(step.is_step for step in told) == 12
+
+
 def test_an_engine_s_stream_is_followed_to_its_failure():
     tracker = StreamTracker("push")
     assert tracker.add_message({"status": "The push refers to repository [x]"}) is None
