@@ -69,7 +69,7 @@ class RacingOptions:
 
     observation: Literal["place", "view"] = "place"
     """``place``: where the car is on the track and how the road goes on. ``view``: how it moves, and a picture of
-    the road ahead (``runtime.rl.envs.road_image``)."""
+    the road ahead (``View``)."""
     track: str = "harbour"
     """Course to drive; see ``runtime.tracks.track.COURSES``."""
     start: Literal["random", "line"] = "random"
