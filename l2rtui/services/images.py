@@ -405,5 +405,6 @@ async def pinned(name: str) -> str:
     try:
         return str(image.pinned(await digest_of(image)))
     except L2RError as error:
-        hint = f"{error.hint} Or add --no-pin: nodes then use the tag when they pull.".strip()
+        other = "add --no-pin: nodes then use the tag when they pull."
+        hint = f"{error.hint} Or {other}" if error.hint else other.capitalize()
         raise BackendError(error.message, hint) from error

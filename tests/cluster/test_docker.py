@@ -89,8 +89,9 @@ def job(cli, tmp_path):
 def test_a_run_trains_and_keeps_its_secret(cli, image, tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text(SPEC)
-    done = cli("launch", "-f", str(path), "--yes", "--wait")
+    done = cli("launch", "-f", str(path), "--image", image, "--yes", "--wait")
     assert done.returncode == 0, done.stderr
+    assert f"image: {image} is taken as it is named" in done.stderr, "an Engine's own image is in no registry"
     eventually("training", lambda: '"env_steps"' in cli("logs", f"{RUN}/learner").stdout, seconds=120)
     # Workers reached the learner by its name, with a token that is only in a file.
     for name in (f"{RUN}-learner-0", f"{RUN}-w-0"):

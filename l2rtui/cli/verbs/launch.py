@@ -235,7 +235,9 @@ async def _with_image(session: Session, wish: spec_file.LaunchRequest) -> spec_f
     if session.backend.name not in ("kubernetes", "docker"):
         raise UsageError(f"The {session.backend.name} backend runs no images: --image means nothing there.")
     images.named(name)  # also where no registry is asked
-    pinned = name if session.args.no_pin else await images.pinned(name)
+    # An Engine runs what it has, and an image that was built there is in no registry.
+    asks_registry = session.backend.name != "docker" and not session.args.no_pin
+    pinned = await images.pinned(name) if asks_registry else name
     sentence = f"it is {pinned}" if pinned != name else f"{name} is taken as it is named"
     session.talk.say(f"image: {sentence}")
     note = Finding(Severity.OK, "image", sentence)
