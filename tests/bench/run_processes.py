@@ -69,7 +69,9 @@ class RunProcesses:
 
     def cpu_seconds(self) -> float:
         """Return the CPU seconds of all processes so far; call it before `wait`."""
-        times = [psutil.Process(process.pid).cpu_times() for process in self.started]
+        parents = [psutil.Process(process.pid) for process in self.started]
+        # A process with a foreign environment is the child of one that names its end.
+        times = [each.cpu_times() for parent in parents for each in (parent, *parent.children(recursive=True))]
         return sum(each.user + each.system for each in times)
 
     def output(self, role: str, index: int = 0) -> str:
