@@ -11,12 +11,12 @@ from typing import Any
 from l2rtui.backends.base import ResultStore, VolumeStore
 from l2rtui.cli.argument_parser import nearest
 from l2rtui.cli.session import Session
-from l2rtui.cli.table_output import format_age
 from l2rtui.cli.targets import listed
 from l2rtui.domain.quantity import counted, format_bytes, rfc3339
 from l2rtui.domain.volume import KeptResult
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, NotFoundError, RefusedError, UsageError
 from l2rtui.services import volumes
+from l2rtui.tables.cluster import format_age
 from l2rtui.tables.column import Column, View
 from l2rtui.tables.resources import FILES, VOLUMES
 
