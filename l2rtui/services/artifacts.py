@@ -48,7 +48,7 @@ async def root_of(backend: Backend, target: str) -> str:
     claims = (mount.claim for row in spec.sets for mount in row.pod.mounts if mount.path.rstrip("/") == DATA_DIR)
     hint = "Launch with `--set train.artifacts=s3://BUCKET/PREFIX` or a folder; or name a place."
     if claim := next(filter(None, claims), ""):
-        hint = f"They lie in its volume {claim}: see `l2rtui volume files {claim}`."
+        hint = f"They are in its volume {claim}: see `l2rtui volume files {claim}`."
     raise UsageError(f"{target} copies its checkpoints nowhere.", hint)
 
 

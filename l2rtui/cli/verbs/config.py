@@ -29,7 +29,7 @@ from l2rtui.tables.column import Column, View
 from l2rtui.tables.documents import finding_document
 
 _OWN_CONTEXTS = ("local", "demo", "docker")
-"""Names of ``[context.NAME]`` that stand for a backend, not for a context of the kubeconfig."""
+"""Names of ``[context.NAME]`` that mean a backend, not a context of the kubeconfig."""
 
 
 def run_config(args: Namespace) -> int:

@@ -61,7 +61,7 @@ def is_queueing(session: Session, prepared: CheckedPlan) -> bool:
     if args.queue and not has_queue:
         raise UsageError(f"The {session.backend.name} backend has no queue: --queue means nothing there.")
     if args.queue and args.overcommit:
-        sentence = "--queue waits for free slots, and --overcommit shares those of others."
+        sentence = "--queue waits for free slots, and --overcommit shares slots of others."
         raise UsageError(sentence, "Leave out one of the two.")
     is_allowed = args.queue or (any(run.spec.may_wait for run in prepared.plan.runs) and not args.overcommit)
     return bool(has_queue and is_allowed and not other_refusals(prepared))

@@ -32,7 +32,7 @@ async def run_volume(session: Session) -> int:
 def _store(session: Session) -> VolumeStore:
     if session.backend.volumes is None:
         raise UsageError(
-            f"The {session.backend.name} backend has no volumes of its own: what runs keep lies in plain folders.",
+            f"The {session.backend.name} backend has no volumes of its own: runs keep files in plain folders.",
             "Volumes are a cluster's: --backend kubernetes.",
         )
     return session.backend.volumes
@@ -160,7 +160,7 @@ def _result_store(session: Session) -> ResultStore:
     store = session.backend.kept_results
     if store is None:
         sentence = f"Results of the {session.backend.name} backend lie in its volumes."
-        raise UsageError(sentence, "See `l2rtui volume ls`; --backend local has those of this machine.")
+        raise UsageError(sentence, "See `l2rtui volume ls`; --backend local shows this machine's results.")
     return store
 
 
