@@ -316,7 +316,7 @@ def settings_of_variables(
             continue
         key = name.removeprefix(PREFIX).lower()
         if key in FILE_ONLY:
-            report(ConfigError(f"The variable {name} means nothing: {key} is set in the file alone."))
+            report(ConfigError(f"The variable {name} means nothing: {key} can only be set in the file."))
             continue
         try:
             values[key] = _decode(key, text, f"The variable {name}", PREFIX)

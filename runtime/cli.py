@@ -153,7 +153,7 @@ def _parser() -> argparse.ArgumentParser:
     for module in modules:
         module.add_parser(roles)
     config = roles.add_parser("config", help="show every setting, its value under L2R_CONFIG, and its meaning")
-    config.add_argument("--json", action="store_true", help="the values alone, as one JSON object")
+    config.add_argument("--json", action="store_true", help="only the values, as one JSON object")
     config.add_argument(
         "--check", action="store_true", help="show nothing; end with 2 if environment and method do not fit them"
     )

@@ -64,7 +64,7 @@ _FACTORIES: dict[str, Callable[[Settings], Backend]] = {
 }
 
 ALL_CONTEXTS: Final = "*"
-"""Stands for every context of the kubeconfig: no context has this name."""
+"""Means every context of the kubeconfig: no context has this name."""
 _UNQUEUED: Final = ("demo",)
 """Backends in the memory of one process: no other process could start their waiting runs."""
 UNSHARED: Final = ("local", "docker", "demo")

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.cli import json_output, table_output
 from l2rtui.domain.snapshot import ClusterSnapshot
-from l2rtui.tables import summaries
+from l2rtui.tables import cluster, summaries
 from l2rtui.tables.column import Document, View
+from l2rtui.tables.documents import node_document, pod_document, run_document, slot_document
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def _own_labels(document: Document, _: ClusterSnapshot) -> Mapping[str, str]:
 # --- nodes -----------------------------------------------------------------------------------------------------
 def _node_documents(snapshot: ClusterSnapshot) -> list[Document]:
     nodes = snapshot.nodes.values()
-    return [json_output.node_document(node, snapshot.ledger, snapshot.num_pods_on(node)) for node in nodes]
+    return [node_document(node, snapshot.ledger, snapshot.num_pods_on(node)) for node in nodes]
 
 
 def _node_states(document: Document) -> Iterable[str]:
@@ -68,7 +68,7 @@ def _node_names(_: ClusterSnapshot) -> Callable[[Document], Iterable[str]]:
 
 
 NODES = Listing(
-    "node", table_output.NODES, "node", _node_documents, _node_names, _node_states, _own_node, _own_labels
+    "node", cluster.NODES, "node", _node_documents, _node_names, _node_states, _own_node, _own_labels
 )  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def _slot_documents(snapshot: ClusterSnapshot) -> list[Document]:
     nodes, ledger = snapshot.nodes, snapshot.ledger
     free = Counter((slot.node, slot.gpu) for slot in ledger.free())
     return [
-        json_output.slot_document(
+        slot_document(
             slot,
             nodes[slot.id.node],
             ledger.mismatches.get(slot.pod_uid, ()),
@@ -98,7 +98,7 @@ def _labels_of_node(document: Document, snapshot: ClusterSnapshot) -> Mapping[st
 
 SLOTS = Listing(
     "slot",
-    table_output.SLOTS,
+    cluster.SLOTS,
     "id",
     _slot_documents,
     _slot_names,
@@ -115,7 +115,7 @@ def _pod_documents(snapshot: ClusterSnapshot) -> list[Document]:
     runs = dict.fromkeys(pod.run for pod in pods if pod.run)
     ordered = [*(pod for run in runs for pod in snapshot.pods_of(run)), *(pod for pod in pods if not pod.run)]
     mismatches = snapshot.ledger.mismatches
-    return [json_output.pod_document(pod, mismatches.get(pod.uid, ()), snapshot.gpu_shares(pod)) for pod in ordered]
+    return [pod_document(pod, mismatches.get(pod.uid, ()), snapshot.gpu_shares(pod)) for pod in ordered]
 
 
 def _pod_names(snapshot: ClusterSnapshot) -> Callable[[Document], Iterable[str]]:
@@ -143,7 +143,7 @@ def _pod_states(document: Document) -> Iterable[str]:
 
 PODS = Listing(
     "pod",
-    table_output.PODS,
+    cluster.PODS,
     "uid",
     _pod_documents,
     _pod_names,
@@ -161,7 +161,7 @@ def _run_documents(snapshot: ClusterSnapshot) -> list[Document]:
 
     runs = sorted(snapshot.runs.values(), key=lambda run: (run.experiment, run.seed, run.name))
     states = {run.uid: learning_state(run, snapshot.pods_of(run.name), NO_REPORTS, run.created) for run in runs}
-    return [json_output.run_document(run, snapshot, states[run.uid]) for run in runs]
+    return [run_document(run, snapshot, states[run.uid]) for run in runs]
 
 
 def _nodes_of_run(document: Document, snapshot: ClusterSnapshot) -> Iterable[str]:
@@ -170,7 +170,7 @@ def _nodes_of_run(document: Document, snapshot: ClusterSnapshot) -> Iterable[str
 
 RUNS = Listing(
     "run",
-    table_output.RUNS,
+    cluster.RUNS,
     "uid",
     _run_documents,
     lambda _: lambda document: (document["run"], document["experiment"]),

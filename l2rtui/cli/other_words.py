@@ -24,7 +24,7 @@ _LISTS: Final = {
     "workers": "pods",
     "gpus": "slots",
 }
-"""Words that list, with the verb they stand for if no kind follows."""
+"""Words that list, with the verb they mean if no kind follows."""
 _SAME: Final = {
     "log": "logs",
     "run": "runs",
@@ -261,7 +261,7 @@ _ADVICE: Final[dict[str, Callable[[Sequence[str]], str]]] = {
     ),
     **dict.fromkeys(
         ("settings", "params", "parameters", "hyperparameters", "fields", "docs"),
-        _fixed("Write `l2rtui explain train` for training settings, `l2rtui config show` for those of the app."),
+        _fixed("Write `l2rtui explain train` for training settings, `l2rtui config show` for the app's settings."),
     ),
     **dict.fromkeys(
         ("undo", "rollback"),
@@ -330,8 +330,8 @@ _ADVICE: Final[dict[str, Callable[[Sequence[str]], str]]] = {
         ),
     ),
     "watch": _fixed("Write `l2rtui runs -w`, `pods -w` or `metrics -w`."),
-    "use": _fixed("Contexts are those of kubectl: write `l2rtui --context NAME`."),
-    "login": _fixed("Write `l2rtui image login REGISTRY`; a cluster's login is that of its kubeconfig."),
+    "use": _fixed("l2rtui uses kubectl's contexts: write `l2rtui --context NAME`."),
+    "login": _fixed("Write `l2rtui image login REGISTRY`; a cluster's login is in its kubeconfig."),
     **dict.fromkeys(
         ("ui", "tui", "app", "open", "dashboard", "dash"),
         _fixed("Write just `l2rtui` for the app, `l2rtui serve` for the app in a browser: `l2rtui serve --help`."),

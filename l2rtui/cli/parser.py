@@ -274,7 +274,7 @@ VERBS = {
         Verb("reserve", "owners", "set slots aside for your runs for a time, or list them", selection.reserve),
         Verb("unreserve", "owners", "end reservations of slots", selection.unreserve, ()),
         Verb("new", "template", "write a commented spec file to begin with", groups.new, ()),
-        Verb("plan", "launch", "print what a launch would create, and every problem with it", _plan),
+        Verb("plan", "launch", "print the objects that a launch would create, and every problem", _plan),
         Verb("launch", "launch", "start a run, or one for each seed", _launch),
         Verb("relaunch", "launch", "launch destroyed runs again", _relaunch),
         Verb("history", "history", "past runs: list, show, remove", selection.history, (*FORMATS, "csv")),
@@ -336,7 +336,7 @@ VERBS = {
         Verb(
             "explain",
             "files",
-            "what a field of a spec means: type, default, unit, when to change it",
+            "explain a field of a spec: type, default, unit, when to change it",
             _explain,
             ("table", "json", "yaml"),
         ),

@@ -79,7 +79,7 @@ def image(parser: Parser) -> None:
         "ls: a repository of a registry (default: images built here); for source: a new folder for Dockerfiles, "
         "pins and runtime",
     )
-    parser.text("--source", "DIR", "build: tree with docker/ (default: this one, or what is installed)")
+    parser.text("--source", "DIR", "build: tree with docker/ (default: this one, or the installed package)")
     parser.text("--base", "IMAGE", "build: base image, such as one with a simulator")
     parser.option("--tag", default="", help="tag instead of the git revision")
     parser.repeated("--build-arg", "K=V", "build: argument of the Dockerfiles")

@@ -173,7 +173,7 @@ class Session:
             UsageError: there is no terminal for the question, and ``--yes`` was not given.
         """
         if not getattr(self.args, "yes", True) and not can_ask():
-            sentence = f"{verb} asks before it acts, and there is no terminal to ask on."
+            sentence = f"{verb} asks for confirmation, which needs a terminal."
             raise UsageError(sentence, "Add --yes to go ahead.")
 
     def confirm(self, question: Callable[[], str], word: str = "") -> bool:

@@ -79,7 +79,7 @@ def run_status(run: RunView, pods: Sequence[PodView]) -> Status:
 
 # --- learning --------------------------------------------------------------------------------------------------
 LEARNS: Final = "learns"
-"""Reason of a live run that needs nobody."""
+"""Reason of a live run that needs no attention."""
 STARTING_SECONDS: Final = 300.0
 """Time after its start within which a learner may have no update: it loads, compiles and fills its replay."""
 SILENT_SECONDS: Final = 15.0
@@ -103,10 +103,10 @@ FRESH_SECONDS: Final = 8.0
 stopped. Its workers then stop too, and their next records, which come every ten seconds, would look like the cause.
 """
 SLOW_STEP_SECONDS: Final = 5.0
-"""Time of a step of an environment that is told where its learner waits."""
+"""Duration of an environment's step that is shown where its learner waits."""
 HUNG_STEP_SECONDS: Final = 60.0
 _HUNG_STEPS: Final = 5.0
-"""Longest steps so far, of the worker itself, after which the present one counts as hung."""
+"""Factor of a worker's own longest step after which the current step counts as hung."""
 _MOST_NAMED: Final = 3
 """Maximum number of culprits named in a sentence; the others are counted."""
 
@@ -542,7 +542,7 @@ def _slow_step(record: PodMetrics, seconds: float) -> str:
     present = record.stepping_seconds + seconds if record.stepping_seconds else 0.0
     if present > max(HUNG_STEP_SECONDS, _HUNG_STEPS * record.longest_step_seconds):
         before = f", the longest before {record.longest_step_seconds:.0f} s" if record.longest_step_seconds else ""
-        return f"hangs: the present step of its environment has taken {age(present)}{before}"
+        return f"hangs: the current step of its environment has taken {age(present)}{before}"
     if record.step_seconds >= SLOW_STEP_SECONDS:
         return f"slow: last step took {record.step_seconds:.0f} s"
     return f"slow: its present step has taken {present:.0f} s" if present >= SLOW_STEP_SECONDS else ""

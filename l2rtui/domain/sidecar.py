@@ -54,7 +54,9 @@ def sidecar_of(run: RunSpec, set_spec: SetSpec) -> Sidecar | None:
         return None
     sidecar = _read(run.train, evaluates=any(other.role is Role.EVALUATOR for other in run.sets))
     if sidecar is not None and set_spec.workers_per_pod > 1:
-        raise ValueError(f"the simulator beside a worker of {set_spec.name} serves one: leave workers_per_pod out")
+        raise ValueError(
+            f"the simulator sidecar of a worker of {set_spec.name} serves one: leave workers_per_pod out"
+        )
     return sidecar
 
 
@@ -91,13 +93,13 @@ def _read(train: str, *, evaluates: bool) -> Sidecar | None:
     image, command = _text(simulator, "image"), _words(simulator, "command")
     # The worker replaces placeholders in the command; it cannot change an image's own entrypoint.
     if image and not command:
-        raise ValueError(f"{_FIELD}.image needs a command beside it: what an image starts by itself is not known")
+        raise ValueError(f"{_FIELD}.image needs a command: the command that an image starts is not known")
     if simulator.get("mounts"):
         raise ValueError(f"{_FIELD}.mounts: a sidecar has the mounts of its pod: write them under pod.mounts")
     # Evaluators run their episodes in parallel, with one simulator each.
     for name in ("num_envs", *(("eval_episodes",) if evaluates else ())):
         if settings.get(name) != 1:
-            raise ValueError(f"train.{name} must be 1: there is one simulator beside a worker or an evaluator")
+            raise ValueError(f"train.{name} must be 1: a worker or evaluator has one simulator sidecar")
     user = _text(simulator, "user")
     if user and not (user.isdecimal() and 0 < int(user) < 2**31):
         raise ValueError(f"{_FIELD}.user is {user!r}: of a sidecar it is a number other than 0")

@@ -136,9 +136,9 @@ class SetView:
 
 
 LOST = "Lost"
-"""Reason of a run that somebody has taken apart: what makes its pods is gone."""
+"""Reason of a run whose controllers were deleted by someone else."""
 UNSEEN = "Unseen"
-"""Reason of pods and runs that cannot be seen any more, though their backend answers; they are as of then."""
+"""Reason of pods and runs that are no longer visible, although their backend answers; their last state is shown."""
 UNSUPERVISED = "Unsupervised"
 """Reason of a run whose supervisor ended before it; ``Backend.adopt`` starts a new supervisor."""
 

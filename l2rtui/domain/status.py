@@ -48,7 +48,7 @@ class Status:
 
 
 LOGIN_REFUSED = "login refused since "
-"""Beginning of the problem of a login that a server does not accept any more; a time follows."""
+"""Beginning of the problem of a login that a server no longer accepts; a time follows."""
 QUEUED: Final = "Queued"
 """State of a run that waits in a queue, shown as the reason of its row."""
 STOPPED: Final = "Stopped"

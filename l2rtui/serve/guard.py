@@ -98,7 +98,7 @@ class Guard:
 
     def _check_names(self, request: web.Request) -> None:
         if _name_of(request.host) not in _LOOPBACK:
-            raise web.HTTPMisdirectedRequest(text="This server answers to 127.0.0.1 and localhost alone.\n")
+            raise web.HTTPMisdirectedRequest(text="This server only answers to 127.0.0.1 and localhost.\n")
         # A link on another page may open ours (navigate), but its scripts must not fetch from it.
         site = request.headers.get("Sec-Fetch-Site", "none")
         if site not in ("same-origin", "none") and request.headers.get("Sec-Fetch-Mode") != "navigate":

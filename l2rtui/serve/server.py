@@ -212,7 +212,7 @@ class GuardedServer(Server):
         try:
             await self._process_messages(socket, app.service)
         except (AssertionError, AttributeError, KeyError, IndexError, TypeError, ValueError):
-            _log.exception("a page sent what no page of ours sends")
+            _log.exception("a page sent an unexpected message")
             await socket.close()
         finally:
             app.detach(socket, GRACE_SECONDS if name else 0.0)

@@ -54,7 +54,7 @@ async def root_of(backend: Backend, target: str) -> str:
         return folder
     hint = "Launch with `--set train.artifacts=s3://BUCKET/PREFIX` or a folder; or name a place."
     if volume := _volume_of(spec, DATA_DIR):
-        hint = f"They lie in its volume {volume}: see `l2rtui volume files {volume}`."
+        hint = f"They are in its volume {volume}: see `l2rtui volume files {volume}`."
     raise UsageError(f"{target} copies its checkpoints nowhere.", hint)
 
 

@@ -25,7 +25,7 @@ PATIENCE_SECONDS: Final = 5.0
 """Patience of what must not be lost: soon, connections that do not join are closed."""
 _POLL_SECONDS: Final = 0.02
 WARNING_SECONDS: Final = 10.0
-"""How long records show a scarcity that is over: a moment must not fall between two of them."""
+"""How long records still show a past scarcity, so that a short one does not fall between two records."""
 T = TypeVar("T")
 _LOCK: Final = allocate_lock()
 """One thread at a time uses the reserve: the limit is the process's."""

@@ -570,7 +570,7 @@ class ImpalaConfig(RolloutConfig):
         if self.epochs > 1 and self.clip is None:
             raise ValueError(f"IMPALA: epochs is {self.epochs}; more than one needs clip, for example 0.2")
         if self.epochs > 1 and self.sends_gradients:
-            raise ValueError("IMPALA: sends_gradients works with epochs of 1 alone: a gradient is applied once")
+            raise ValueError("IMPALA: sends_gradients only works with epochs of 1: a gradient is applied once")
 
 
 @dataclass(frozen=True, slots=True)

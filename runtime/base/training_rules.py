@@ -366,7 +366,7 @@ def _about_experience(settings: Settings, config: MethodConfig | None) -> Iterat
 def _about_moments(settings: Settings, config: RolloutConfig) -> Iterator[str]:
     if settings.normalise_observations or config.normalise_returns:
         yield (
-            "the learner takes moments from observations and returns, and here workers send gradients alone; leave "
+            "the learner takes moments from observations and returns, and here workers only send gradients; leave "
             "out normalise_observations and normalise_returns, or sends_gradients"
         )
 

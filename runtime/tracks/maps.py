@@ -83,7 +83,7 @@ class LocalFrame:
 
 
 OWN_REFERENCE: Final = (52.0, -1.0, 100.0)
-"""Where this project's own courses lie: a field in England, as good as any."""
+"""Location of this project's own courses: a field in England, as good as any."""
 STAND_INS: Final = {"thruxton": "ridge", "angleseynational": "meadow", "vegasnorthroad": "harbour"}
 """Levels that clients of the lab's simulator open by name; without a file of theirs, a course of ours stands in."""
 FILE_FAMILIES: Final = {"thruxton": "thruxton", "angleseynational": "anglesey", "vegasnorthroad": "vegas"}

@@ -173,7 +173,7 @@ async def test_a_run_whose_config_map_was_deleted_leaves_a_notice_and_an_entry(c
     async with screen_of(kubeconfig, namespace) as screen:
         kubectl("-n", namespace, "delete", "cm", "l2r-pair")
         await screen.within("gone", lambda: screen.row is None and screen.notices)
-        assert screen.notices == ["pair is gone, by none of l2rtui's verbs: its ConfigMap was deleted"]
+        assert screen.notices == ["pair was deleted without l2rtui: its ConfigMap was deleted"]
     await lost_in_history(cli)
     assert await said(cli) == ("", 1, "lost")
 

@@ -44,7 +44,7 @@ def has_no_input(pod: str) -> RefusedError:
     """Return the refusal to attach to a process without a standard input."""
     return RefusedError(
         f"The process of {pod} has no standard input.",
-        f"`l2rtui logs -f {pod}` follows its output, `l2rtui exec {pod} -- sh` opens a shell beside it.",
+        f"`l2rtui logs -f {pod}` follows its output, `l2rtui exec {pod} -- sh` opens another shell in it.",
     )
 
 

@@ -410,7 +410,7 @@ def _require_local(endpoint: DockerEndpoint) -> None:
     # an Engine on another machine.
     if not endpoint.socket_path:
         raise UsageError(
-            f"{endpoint.source} is {endpoint.url}: the docker backend speaks to an Engine of this machine alone.",
+            f"{endpoint.source} is {endpoint.url}: the docker backend only speaks to an Engine of this machine.",
             "Run l2rtui on that machine, or forward its socket: ssh -L /tmp/docker.sock:/var/run/docker.sock HOST.",
         )
 

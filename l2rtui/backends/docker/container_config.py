@@ -46,7 +46,7 @@ def unsupported(spec: RunSpec) -> Iterator[str]:
         if set_spec.template:
             yield f"the set {name} is a pod template in Kubernetes' words: it needs the kubernetes backend"
         elif sidecar_of(spec, set_spec) is not None:
-            yield f"the set {name} has a simulator in a container beside it: it needs the kubernetes backend"
+            yield f"the set {name} has a simulator in a sidecar container: it needs the kubernetes backend"
         elif problem := socket_problem(spec, set_spec):
             yield f"the set {name}: {problem}; use the local backend, or simulator.kind reference"
         if set_spec.program is not None and set_spec.program.url:
@@ -54,7 +54,7 @@ def unsupported(spec: RunSpec) -> Iterator[str]:
         if set_spec.pod.secrets:
             yield f"the set {name} takes variables from Kubernetes secrets: it needs the kubernetes backend"
         if set_spec.needs_device and set_spec.pod.binding not in (Binding.ENV, Binding.CPU):
-            yield f"the set {name} is bound by {set_spec.pod.binding}: an Engine binds by device alone"
+            yield f"the set {name} is bound by {set_spec.pod.binding}: an Engine can only bind by device"
         for mount in set_spec.pod.mounts:
             if mount.sub_path:
                 yield f"the mount {mount.path} of {name} takes a part of a volume, which an Engine cannot do"

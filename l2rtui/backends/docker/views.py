@@ -135,7 +135,7 @@ def _phase(container: Mapping[str, Any]) -> tuple[Phase, str, str]:
         case "restarting":  # the Engine waits 0.1 s, then twice as long each time, up to a minute
             return Phase.RUNNING, "CrashLoopBackOff", error
         case "paused":
-            return Phase.RUNNING, "Paused", "somebody has paused it: `docker unpause` lets it go on"
+            return Phase.RUNNING, "Paused", "it was paused: `docker unpause` resumes it"
         case "exited":
             if error:
                 return Phase.FAILED, "StartError", error

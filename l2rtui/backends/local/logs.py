@@ -32,7 +32,7 @@ Polls are at whole multiples of the pause. So all followers of a process wake to
 together: a screen that follows a run of many pods costs little more than one that follows a single pod.
 """
 _CHECK_SECONDS = 1.0
-"""Interval of the check whether the pod is over, which scans the state folder."""
+"""Interval of the check whether the pod has ended, which scans the state folder."""
 _YOUNG_NANOSECONDS = 2_000_000_000
 """Age below which a folder's modification time is not conclusive: coarser than any file system's clock (FAT: 2
 s).
@@ -55,7 +55,7 @@ async def read_logs(folder: Path, pod: str, query: LogQuery, is_over: Callable[[
     is_live = query.follow and not query.previous
     try:
         seen_rest = b""
-        """Unfinished line that was shown; what follows is a newer state of it."""
+        """Unfinished line that was shown; the next text is a newer state of it."""
         if not is_live:
             cursor.stop_at_present()
         async for line in _parsed(_backlog(folder, query, cursor), pod, query.since):

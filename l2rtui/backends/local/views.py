@@ -140,7 +140,7 @@ def _pod_view(state: RunState, pod: PodRecord, node: str, now: float) -> PodView
         phase, message = Phase.UNKNOWN, "it has ended, and no supervisor has seen how"
     elif pod.proc is not None and process_scan.is_stopped(pod.proc):
         reason = STOPPED
-        message = f"somebody has stopped it (SIGSTOP): `kill -CONT {pod.proc.pid}` lets it go on"
+        message = f"it was stopped (SIGSTOP): `kill -CONT {pod.proc.pid}` lets it go on"
     return replace(
         _planned_view(state, pod.uid, pod.plan, node, pod.created),
         phase=phase,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from l2rtui.cli.session import Session
 from l2rtui.cloud.artifacts import Artifact, Artifacts
@@ -12,27 +10,12 @@ from l2rtui.domain.quantity import format_bytes
 from l2rtui.errors import EXIT_DONE, UsageError
 from l2rtui.services import artifacts
 from l2rtui.services.volumes import Counter
+from l2rtui.tables.artifacts import ARTIFACTS
 from l2rtui.tables.column import Column, View
 
-_LIST = View(
-    name=lambda document: f"{document['place']}/{document['name']}",
-    columns=(
-        Column("NAME", "name"),
-        Column("RUN", "run"),
-        Column("SEED", "seed", is_number=True),
-        Column("STEPS", "env_steps", is_number=True),
-        Column("UPDATES", "updates", is_number=True),
-        Column("RETURN", "eval_return", is_number=True),
-        Column("SIZE", lambda document: format_bytes(document["bytes"]), is_number=True),
-        Column("MADE", "made"),
-        Column("PLACE", "place", is_wide=True),
-        Column("PROBLEM", "problem"),
-    ),
-)
 _COMPARE = View(
     name="field", columns=(Column("FIELD", "field"), Column("FIRST", "first"), Column("SECOND", "second"))
 )
-_FACTS = ("run", "run_id", "seed", "environment", "algorithm", "eval_return")
 
 
 async def run_artifacts(session: Session) -> int:
@@ -43,7 +26,7 @@ async def run_artifacts(session: Session) -> int:
 
 async def _list(session: Session) -> int:
     root = await artifacts.root_of(session.backend, session.args.place)
-    session.out.show_all(_LIST, [_document(artifact) for artifact in await Artifacts(root).list()])
+    session.out.show_all(ARTIFACTS, await Artifacts(root).list())
     return EXIT_DONE
 
 
@@ -54,7 +37,7 @@ async def _get(session: Session) -> int:
     session.talk.say(f"fetching {artifact.location}/{artifact.name}: {format_bytes(artifact.bytes)}")
     data = await places.fetch(artifact, folder, Counter(session.talk.step, artifact.bytes).add)
     session.talk.say(f"{data} is whole; begin from it with `--set train.resume_from={folder}`")
-    session.out.show_all(_LIST, [_document(artifact)])
+    session.out.show_all(ARTIFACTS, [artifact])
     return EXIT_DONE
 
 
@@ -78,20 +61,3 @@ async def _find(session: Session, word: str) -> tuple[Artifacts, Artifact]:
     is_one = name.startswith("ckpt-")
     places = Artifacts(await artifacts.root_of(session.backend, f"{place}/" if is_one else word))
     return places, await artifacts.choose(places, name.removesuffix(".json") if is_one else session.args.name)
-
-
-def _document(artifact: Artifact) -> dict[str, Any]:
-    made = artifact.facts.get("time")
-    return {
-        "place": artifact.location,
-        "name": artifact.name,
-        "env_steps": artifact.env_steps,
-        "updates": artifact.updates,
-        "bytes": artifact.bytes,
-        "sha256": artifact.sha256,
-        **{name: artifact.facts.get(name) for name in _FACTS},
-        "made": datetime.fromtimestamp(made, UTC).isoformat(timespec="seconds")
-        if isinstance(made, int | float)
-        else None,
-        "problem": artifact.problem,
-    }

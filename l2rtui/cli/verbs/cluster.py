@@ -60,7 +60,7 @@ ADDONS = View(
     ),
 )
 _GOES_ON = (
-    "what was made is there and costs money. The same command goes on with it; `cluster delete` takes it down."
+    "the parts created so far exist and cost money. The same command continues; `cluster delete` removes them."
 )
 
 
@@ -177,7 +177,7 @@ async def _delete(session: Session) -> int:
         what += f" (the file system {existing} stays)"
     if not session.confirm(lambda: f"Delete the cluster {name} in {status['region']}{what}?", name):
         return EXIT_FAILED
-    with session.interruption("the rest is still there and costs money. The same command goes on."):
+    with session.interruption("the rest still exists and costs money. The same command continues."):
         receipt = await clusters.delete(_change(session, cloud), name, keep_files=args.keep_efs)
     outcome = "left" if receipt.left else "done"
     journal.record("cluster delete", name, outcome, left=[leftover.id for leftover in receipt.left])

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any
 
-from l2rtui.cli import json_output, table_output
 from l2rtui.cli.output import Output
 from l2rtui.cli.session import settings_of
 from l2rtui.config import (
@@ -25,10 +24,12 @@ from l2rtui.domain.preflight import Finding, Severity, refusals
 from l2rtui.domain.quantity import counted
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 from l2rtui.services import filters
+from l2rtui.tables import operations
 from l2rtui.tables.column import Column, View
+from l2rtui.tables.documents import finding_document
 
 _OWN_CONTEXTS = ("local", "demo", "docker")
-"""Names of ``[context.NAME]`` that stand for a backend, not for a context of the kubeconfig."""
+"""Names of ``[context.NAME]`` that mean a backend, not a context of the kubeconfig."""
 
 
 def run_config(args: Namespace) -> int:
@@ -40,9 +41,7 @@ def run_config(args: Namespace) -> int:
         Output(args.output).show_all(_SETTINGS, list(_settings(args, environ)))
         return EXIT_DONE
     findings = tuple(_findings(environ))
-    Output(args.output).show_all(
-        table_output.FINDINGS, [json_output.finding_document(finding) for finding in findings]
-    )
+    Output(args.output).show_all(operations.FINDINGS, [finding_document(finding) for finding in findings])
     return EXIT_FAILED if refusals(findings) else EXIT_DONE
 
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Final
 
-from l2rtui.cli import json_output, table_output
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import listed, require_only_named, runs_named
 from l2rtui.domain.quantity import age, counted
@@ -18,6 +17,8 @@ from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND, NotFoundErro
 from l2rtui.services import launcher, set_destroy
 from l2rtui.services.history import recorder
 from l2rtui.services.ownership import is_mine, refuse_others
+from l2rtui.tables import operations
+from l2rtui.tables.documents import receipt_document
 
 Scope = tuple[RunView, str]
 """A run, or one set of it by its name."""
@@ -53,14 +54,14 @@ async def run_destroy(session: Session) -> int:
     # Receipts, if any, are printed first: they prove which objects were deleted, even if other runs failed.
     if failures and not receipts:
         raise failures[0]
-    documents = [json_output.receipt_document(receipt) for receipt in receipts]
+    documents = [receipt_document(receipt) for receipt in receipts]
     session.talk.clear()
     for sentence in (*recorder.take_warnings(), *map(str, failures[1:])):
         session.talk.say(sentence)
     if len(scopes) > 1 or args.all_mine or len(args.targets) > 1:
-        session.out.show_all(table_output.RECEIPTS, documents)
+        session.out.show_all(operations.RECEIPTS, documents)
     elif documents:
-        session.out.show_one(table_output.RECEIPTS, documents[0])
+        session.out.show_one(operations.RECEIPTS, documents[0])
     if failures:
         raise failures[0]
     return EXIT_LEFT_BEHIND if any(receipt.left for receipt in receipts) else EXIT_DONE
@@ -89,7 +90,7 @@ async def destroy_leaks(session: Session, leaks: Sequence[Leak]) -> int:
         return EXIT_FAILED
     receipts, failures = await _Destroyer(session, [(run, "") for run in runs.values()]).all()
     session.talk.clear()
-    session.out.show_all(table_output.RECEIPTS, [json_output.receipt_document(receipt) for receipt in receipts])
+    session.out.show_all(operations.RECEIPTS, [receipt_document(receipt) for receipt in receipts])
     if failures:
         raise failures[0]
     return EXIT_LEFT_BEHIND if others or any(receipt.left for receipt in receipts) else EXIT_DONE

@@ -8,31 +8,17 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from l2rtui.cli.output import can_ask
 from l2rtui.cli.session import Session
 from l2rtui.cloud.images.credentials import Login
 from l2rtui.cloud.images.engine import ImageEngine
 from l2rtui.domain.imageref import ImageRef, ecr_region, parse_image
-from l2rtui.domain.quantity import format_bytes
 from l2rtui.errors import EXIT_DONE, UsageError
 from l2rtui.services import images
-from l2rtui.tables.column import Column, View
+from l2rtui.tables.artifacts import IMAGES, image_document, local_image_document
 
 _HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?")
-
-VIEW = View(
-    name="image",
-    columns=(
-        Column("IMAGE", "image"),
-        Column("SIZE", lambda row: None if row["size_bytes"] is None else format_bytes(row["size_bytes"])),
-        Column("REVISION", "revision"),
-        Column("DIRTY", "dirty"),
-        Column("CREATED", "created", is_wide=True),
-        Column("DIGEST", "digest"),
-    ),
-)
 
 
 async def run_image(session: Session) -> int:
@@ -146,35 +132,21 @@ async def _list(session: Session) -> int:
     name = session.args.name
     if name:
         image = images.named(name)
-        documents = [_document(str(image.tagged(tag)), digest) for tag, digest in await images.tags_of(image)]
-        session.out.show_all(VIEW, documents)
+        documents = [image_document(str(image.tagged(tag)), digest) for tag, digest in await images.tags_of(image)]
+        session.out.show_all(IMAGES, documents)
         return EXIT_DONE
     async with _engine() as engine:
-        session.out.show_all(VIEW, [_local_document(local_image) for local_image in await engine.images()])
+        session.out.show_all(IMAGES, [local_image_document(local_image) for local_image in await engine.images()])
     return EXIT_DONE
 
 
 async def _print_one(session: Session, engine: ImageEngine, image: ImageRef, pushed: images.Pushed | None) -> int:
     local_image = await engine.find(str(image))
-    document = _local_document(local_image) if local_image else _document(str(image), "")
+    document = local_image_document(local_image) if local_image else image_document(str(image), "")
     if pushed is not None:
         document |= {"digest": pushed.image.digest, "pinned": str(pushed.image)}
-    session.out.show_one(VIEW, document)
+    session.out.show_one(IMAGES, document)
     return EXIT_DONE
-
-
-def _local_document(image: Any) -> dict[str, Any]:
-    digest = image.digests[0].partition("@")[2] if image.digests else ""
-    build = {"created": image.created, "revision": image.revision, "dirty": image.is_dirty}
-    build |= {"base": image.base, "base_digest": image.base_digest}
-    return _document(image.name, digest, id=image.id, size_bytes=image.size_bytes, **build)
-
-
-def _document(name: str, digest: str, **more: Any) -> dict[str, Any]:
-    facts = {"id": "", "size_bytes": None, "created": "", "revision": "", "dirty": None} | more
-    facts = {"base": "", "base_digest": ""} | facts
-    pinned = str(parse_image(name).pinned(digest)) if digest else ""
-    return {"image": name, "digest": digest, "pinned": pinned, **facts}
 
 
 @asynccontextmanager

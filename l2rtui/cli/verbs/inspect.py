@@ -7,7 +7,6 @@ from contextlib import aclosing
 from typing import Any
 
 from l2rtui.backends.base import Inspector
-from l2rtui.cli import json_output
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import listed, one_pod
 from l2rtui.domain.node import Node
@@ -18,6 +17,7 @@ from l2rtui.errors import EXIT_DONE, BackendError, UsageError
 from l2rtui.services.learning import run_learning
 from l2rtui.services.port_forwards import PortForward, carry, open_forwards
 from l2rtui.tables.column import Column, View
+from l2rtui.tables.documents import learning_document, topology_document
 from l2rtui.tables.resources import EVENTS
 
 _FORWARDS = View(
@@ -74,7 +74,7 @@ async def run_describe(session: Session) -> int:
 
         now = time.time()
         own = (await run_learning(session.backend, snapshot, [target], now))[target.uid]
-        learning = json_output.learning_document(own.state)
+        learning = learning_document(own.state)
         since = f", since {utc(own.state.since)}" if own.state.since else ""
         lines = (*lines, f"Learning: {learning['learning']}{since}: {learning['learning_reason']}")
         if own.bound is not None:
@@ -85,7 +85,7 @@ async def run_describe(session: Session) -> int:
             learning["tensorboard"] = folder
         if view := topology(snapshot.pods_of(target.name), own.metrics, now):
             lines = (*lines, *topology_lines(view))
-            learning["topology"] = json_output.topology_document(view)
+            learning["topology"] = topology_document(view)
     if session.out.form == "table":
         for line in lines:
             session.out.text(line)

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, Final
 
 from l2rtui.backends.common.refusals import SlotTakenError
-from l2rtui.cli import json_output, table_output
 from l2rtui.cli.output import can_ask
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import listed
@@ -33,6 +32,15 @@ from l2rtui.services.queue.submission import divide, may_wait, other_refusals, s
 from l2rtui.services.spec import spec_file
 from l2rtui.services.spec.templates import template_path
 from l2rtui.services.training_preflight import MEMORY
+from l2rtui.tables import operations
+from l2rtui.tables.documents import (
+    destroyed_document,
+    launched_document,
+    plan_document,
+    planned_pod,
+    queued_document,
+    started_document,
+)
 
 _TRIES: Final = 5
 _RACE_SECONDS: Final = 0.5
@@ -53,7 +61,7 @@ def is_queueing(session: Session, prepared: CheckedPlan) -> bool:
     if args.queue and not has_queue:
         raise UsageError(f"The {session.backend.name} backend has no queue: --queue means nothing there.")
     if args.queue and args.overcommit:
-        sentence = "--queue waits for free slots, and --overcommit shares those of others."
+        sentence = "--queue waits for free slots, and --overcommit shares slots of others."
         raise UsageError(sentence, "Leave out one of the two.")
     is_allowed = args.queue or (any(run.spec.may_wait for run in prepared.plan.runs) and not args.overcommit)
     return bool(has_queue and is_allowed and not other_refusals(prepared))
@@ -90,11 +98,11 @@ async def launch_or_queue(
         await submit(session.backend, submissions)
         session.talk.say(f"queued {listed(ticket.spec.name for ticket in submissions.waiting)}")
     session.talk.say(f"{submissions.sentence}.")
-    launched += [json_output.queued_document(ticket) for ticket in submissions.waiting]
+    launched += [queued_document(ticket) for ticket in submissions.waiting]
     if is_one:
-        session.out.show_one(table_output.LAUNCHED, launched[0])
+        session.out.show_one(operations.LAUNCHED, launched[0])
     else:
-        session.out.show_all(table_output.LAUNCHED, launched)
+        session.out.show_all(operations.LAUNCHED, launched)
     return EXIT_DONE
 
 
@@ -287,10 +295,10 @@ async def run_plan(session: Session) -> int:
             session.out.line("---")
             session.out.dump(manifest)
     elif session.out.form in ("json", "yaml"):
-        session.out.dump(json_output.plan_document(prepared.plan, prepared.findings, is_refused=is_refused))
+        session.out.dump(plan_document(prepared.plan, prepared.findings, is_refused=is_refused))
     else:
-        pods = [json_output.planned_pod(pod, run.spec.name) for run in prepared.plan.runs for pod in run.pods]
-        session.out.show_all(table_output.PLANNED, pods)
+        pods = [planned_pod(pod, run.spec.name) for run in prepared.plan.runs for pod in run.pods]
+        session.out.show_all(operations.PLANNED, pods)
     # Positive findings are printed here, too: users use them to choose a place, and the size of a replay.
     in_memory = (item for item in prepared.findings if item.severity is Severity.OK and item.subject == MEMORY)
     in_order = (item for item in watched(prepared.plan) if item.severity is Severity.OK)
@@ -315,8 +323,8 @@ async def run_launch(session: Session) -> int:
 async def run_relaunch(session: Session) -> int:
     """Launch destroyed runs again with their specs, or list them."""
     if session.args.list:
-        documents = [json_output.destroyed_document(run) for run in run_history.destroyed_runs()]
-        session.out.show_all(table_output.DESTROYED_RUNS, documents)
+        documents = [destroyed_document(run) for run in run_history.destroyed_runs()]
+        session.out.show_all(operations.DESTROYED_RUNS, documents)
         if not documents:
             session.talk.say("Nothing has been destroyed from here yet.")
         return EXIT_DONE
@@ -340,9 +348,9 @@ async def _launch(session: Session, prepared: launcher.CheckedPlan, *, is_one: b
     if launched is None:
         return EXIT_LEFT_BEHIND
     if is_one:
-        session.out.show_one(table_output.LAUNCHED, launched[0])
+        session.out.show_one(operations.LAUNCHED, launched[0])
     else:
-        session.out.show_all(table_output.LAUNCHED, launched)
+        session.out.show_all(operations.LAUNCHED, launched)
     return EXIT_DONE
 
 
@@ -361,7 +369,7 @@ async def _start(session: Session, prepared: launcher.CheckedPlan) -> list[dict[
                 launched = _launched_documents(snapshot, names)
             elif session.backend.renderer is not None:
                 # Controllers create the pods later: the plan is printed, not a snapshot without them.
-                launched = [json_output.started_document(run) for run in plan.runs]
+                launched = [started_document(run) for run in plan.runs]
             else:
                 launched = _launched_documents(await session.backend.snapshot(), names)
         except asyncio.CancelledError:
@@ -382,7 +390,7 @@ def _launched_documents(snapshot: ClusterSnapshot, names: Iterable[str]) -> list
     runs = [snapshot.run_named(name) for name in names]
     if None in runs:
         raise LaunchError("A run was removed while it was being launched.", "See `l2rtui runs`.")
-    return [json_output.launched_document(run, snapshot) for run in runs if run is not None]
+    return [launched_document(run, snapshot) for run in runs if run is not None]
 
 
 def _question(session: Session, plan: LaunchPlan) -> str:

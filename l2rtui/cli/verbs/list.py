@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from l2rtui.cli import json_output, table_output
 from l2rtui.cli.listings import EXPERIMENTS, NODES, PODS, RUNS, SLOTS, Listing
 from l2rtui.cli.selection import RowSelection, filtered
 from l2rtui.cli.session import Session
@@ -19,7 +18,9 @@ from l2rtui.domain.node import natural_key
 from l2rtui.domain.selection.filter_language import about_gpu
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND
+from l2rtui.tables import cluster, operations
 from l2rtui.tables.column import Document
+from l2rtui.tables.documents import finding_document, run_document
 from l2rtui.tables.resources import LEAKS
 from l2rtui.tables.summaries import experiment_document
 
@@ -85,7 +86,7 @@ class _Lister:
         for problem in snapshot.problems:
             self.session.talk.say(f"warning: {problem.rstrip('.')}. See `l2rtui check`.")
         documents = await self.chosen(snapshot)
-        out.show_all(table_output.with_namespaces(listing.view, documents), documents)
+        out.show_all(cluster.with_namespaces(listing.view, documents), documents)
         of_chosen = (sentence for document in documents for sentence in document.get("mismatches", ()))
         # For slots all problems: a fault of a pod without a slot belongs to no slot.
         self._say_mismatches(snapshot.ledger.problems if listing is SLOTS else of_chosen)
@@ -152,7 +153,7 @@ class _RunLister(_Lister):
         runs = [snapshot.runs[document["uid"]] for document in documents]
         learning = await self._reader.look(snapshot, runs, now)
         self._states = {run.uid: self._continued(run, learning[run.uid].state) for run in runs}
-        self.candidates = [json_output.run_document(run, snapshot, self._states[run.uid]) for run in runs]
+        self.candidates = [run_document(run, snapshot, self._states[run.uid]) for run in runs]
         return self.filtered(self.selection.by_state(self.candidates))
 
     def _continued(self, run: RunView, state: LearningState) -> LearningState:
@@ -218,7 +219,7 @@ async def run_check(session: Session) -> int:
     from l2rtui.domain.preflight import refusals
 
     findings = [*await session.backend.doctor(), *_own_findings()]
-    session.out.show_all(table_output.FINDINGS, [json_output.finding_document(finding) for finding in findings])
+    session.out.show_all(operations.FINDINGS, [finding_document(finding) for finding in findings])
     return EXIT_FAILED if refusals(findings) else EXIT_DONE
 
 

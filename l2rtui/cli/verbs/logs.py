@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 
-from l2rtui.cli import json_output
 from l2rtui.cli.output import to_json
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import pods_named
@@ -18,6 +17,7 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import EXIT_DONE, UsageError
 from l2rtui.services import logs
 from l2rtui.tables.column import Column, View
+from l2rtui.tables.documents import line_document
 from runtime.base.durations import parse_duration
 
 _PREFIX_COLOURS = ("36", "33", "35", "32", "34", "31")
@@ -81,9 +81,9 @@ def _writer(session: Session, names: list[str], *, has_more: bool) -> Callable[[
     """Return the line writer; lines carry the pod's name if there are several pods, or more may come."""
     out = session.out
     if out.form == "json":
-        return lambda line: out.line(to_json(json_output.line_document(line), indent=None))
+        return lambda line: out.line(to_json(line_document(line), indent=None))
     if out.form == "yaml":
-        return lambda line: out.stream_one(_LINE, json_output.line_document(line))
+        return lambda line: out.stream_one(_LINE, line_document(line))
     width = max(map(len, names))
     colours = {name: _PREFIX_COLOURS[number % len(_PREFIX_COLOURS)] for number, name in enumerate(names)}
     has_times = session.args.timestamps or out.form == "wide"

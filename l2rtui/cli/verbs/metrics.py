@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from l2rtui.cli import json_output, table_output
 from l2rtui.cli.listings import RUNS
 from l2rtui.cli.selection import RowSelection, filtered
 from l2rtui.cli.session import Session
@@ -20,7 +19,9 @@ from l2rtui.domain.selection.filter_language import is_pattern
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import EXIT_DONE, L2RError, NotFoundError
 from l2rtui.services import job_status, metrics
+from l2rtui.tables import operations
 from l2rtui.tables.column import Column, Document, View
+from l2rtui.tables.documents import metrics_document, progress_document
 
 _AT_ONCE = 8
 """Logs that are read in parallel: hundreds would exhaust an API server's queue for all users."""
@@ -30,7 +31,7 @@ _TENSORBOARD = View("folder", (Column("RUN", "run"), Column("FOLDER", "folder"))
 
 async def run_metrics(session: Session) -> int:
     """Print the metrics of runs, once or for each record."""
-    filtered(session.args.filter, table_output.METRICS, ())
+    filtered(session.args.filter, operations.METRICS, ())
     snapshot = await session.backend.snapshot()
     names = session.args.names
     if session.args.tensorboard:
@@ -105,8 +106,8 @@ async def _print_one(session: Session, snapshot: ClusterSnapshot, run: RunView) 
     if newest is None:
         sentence = f"The learner of {run.name} has printed no metric record yet."
         raise NotFoundError(sentence, f"See `l2rtui logs {run.name}/learner`.")
-    document = json_output.metrics_document(newest, time.time(), is_learning=learner.ready)
-    session.out.show_one(table_output.METRICS, document)
+    document = metrics_document(newest, time.time(), is_learning=learner.ready)
+    session.out.show_one(operations.METRICS, document)
     return EXIT_DONE
 
 
@@ -127,14 +128,14 @@ async def _print_all(session: Session, snapshot: ClusterSnapshot, runs: Sequence
     answers = await asyncio.gather(*map(read, runs))
     rows = [answer for answer in answers if isinstance(answer, Mapping)]
     progress = [answer for answer in answers if isinstance(answer, job_status.RunProgress)]
-    rows = filtered(session.args.filter, table_output.METRICS, rows)
+    rows = filtered(session.args.filter, operations.METRICS, rows)
     if session.args.filter:
         progress = []  # it has other columns
     if out.form in ("json", "yaml"):
-        out.dump([*rows, *map(json_output.progress_document, progress)])
+        out.dump([*rows, *map(progress_document, progress)])
         return EXIT_DONE
     if rows or not progress:
-        out.show_all(table_output.METRICS, rows)
+        out.show_all(operations.METRICS, rows)
     for item in progress:
         if out.form == "name":
             out.text(item.run)
@@ -150,24 +151,24 @@ async def _read(session: Session, snapshot: ClusterSnapshot, run: RunView) -> Do
     if learner is None or newest is None:
         session.talk.say(f"The learner of {run.name} has printed no metric record yet.")
         return None
-    return json_output.metrics_document(newest, time.time(), is_learning=learner.ready)
+    return metrics_document(newest, time.time(), is_learning=learner.ready)
 
 
 def _print_progress(session: Session, progress: job_status.RunProgress) -> None:
     """Print the progress of a run without a learner: one table for each part, or one document."""
-    document = json_output.progress_document(progress)
+    document = progress_document(progress)
     if session.out.form in ("json", "yaml"):
         session.out.dump(document)
         return
     parts: list[tuple[View, list[dict[str, Any]]]] = [
-        (table_output.STEPS, document["steps"]),
-        (table_output.ELASTIC, document["nodes"]),
-        (table_output.PEERS, document["peers"]),
+        (operations.STEPS, document["steps"]),
+        (operations.ELASTIC, document["nodes"]),
+        (operations.PEERS, document["peers"]),
     ]
     if (evaluation := document["evaluation"]) is not None:
         rows = [{"class": "all", "accuracy": evaluation["accuracy"]}]
         rows += [{"class": name, "accuracy": value} for name, value in evaluation["classes"].items()]
-        parts.append((table_output.ACCURACY, rows))
+        parts.append((operations.ACCURACY, rows))
     filled = [part for part in parts if part[1]]
     for number, (view, rows) in enumerate(filled):
         if number and session.out.form != "name":
@@ -189,9 +190,9 @@ async def _follow(session: Session, snapshot: ClusterSnapshot, runs: Sequence[Ru
         return await _follow_on_screen(session, snapshot, learning)
     async with aclosing(_records(session, snapshot, learning)) as records:
         async for record in records:
-            document = json_output.metrics_document(record, time.time())
-            if filtered(session.args.filter, table_output.METRICS, [document]):
-                session.out.stream_one(table_output.METRICS, document)
+            document = metrics_document(record, time.time())
+            if filtered(session.args.filter, operations.METRICS, [document]):
+                session.out.stream_one(operations.METRICS, document)
     return EXIT_DONE
 
 
@@ -204,13 +205,13 @@ async def _follow_on_screen(session: Session, snapshot: ClusterSnapshot, runs: S
             async for record in records:
                 newest[record.run] = record
 
-    table, reader = RepaintedTable(session.out, table_output.METRICS), asyncio.ensure_future(read())
+    table, reader = RepaintedTable(session.out, operations.METRICS), asyncio.ensure_future(read())
     try:
         while True:
             # In the order of the runs, regardless of who writes first; ages advance without a record.
             rows = [newest[run.name] for run in runs if run.name in newest]
-            documents = [json_output.metrics_document(record, time.time()) for record in rows]
-            table.show(filtered(session.args.filter, table_output.METRICS, documents), "")
+            documents = [metrics_document(record, time.time()) for record in rows]
+            table.show(filtered(session.args.filter, operations.METRICS, documents), "")
             if reader.done():
                 reader.result()
                 return EXIT_DONE

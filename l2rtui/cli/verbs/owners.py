@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Collection
 
-from l2rtui.cli import table_output
 from l2rtui.cli.listings import SLOTS
 from l2rtui.cli.selection import filtered
 from l2rtui.cli.session import Session
@@ -21,6 +20,7 @@ from l2rtui.errors import EXIT_DONE, EXIT_FAILED, L2RError, UsageError
 from l2rtui.services import owners as looks
 from l2rtui.services import reservations as changes
 from l2rtui.services.owners import gpu_hours
+from l2rtui.tables import cluster
 from l2rtui.tables.column import Document
 from l2rtui.tables.summaries import OWNERS, OwnerRow
 
@@ -92,4 +92,4 @@ def _list_reserved(session: Session, snapshot: ClusterSnapshot) -> int:
 def _show(session: Session, snapshot: ClusterSnapshot, slots: Collection[SlotId]) -> None:
     names = {str(slot) for slot in slots}
     documents: list[Document] = [item for item in SLOTS.documents(snapshot) if item["id"] in names]
-    session.out.show_all(table_output.RESERVED, documents)
+    session.out.show_all(cluster.RESERVED, documents)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from l2rtui.backends.queue_store import QueueStore
-from l2rtui.cli import json_output, table_output, watching
+from l2rtui.cli import watching
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import listed, require_only_named
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, UsageError
 from l2rtui.services.queue import changes
 from l2rtui.services.queue.listing import queue_rows
+from l2rtui.tables import operations
 from l2rtui.tables.column import Document
+from l2rtui.tables.documents import queue_document
 
 _VOLATILE = frozenset({"waits_for"})
 
@@ -49,12 +51,12 @@ async def _store(session: Session) -> QueueStore:
 
 async def _list(session: Session) -> int:
     async def documents(snapshot: ClusterSnapshot) -> Sequence[Document]:
-        return [json_output.queue_document(row) for row in await queue_rows(session.backend, snapshot)]
+        return [queue_document(row) for row in await queue_rows(session.backend, snapshot)]
 
     if session.args.watch:
-        writer = watching.writer_of(session, table_output.QUEUE, "run", _VOLATILE)
+        writer = watching.writer_of(session, operations.QUEUE, "run", _VOLATILE)
         return await watching.follow(session, writer, documents)
-    session.out.show_all(table_output.QUEUE, await documents(await session.backend.snapshot()))
+    session.out.show_all(operations.QUEUE, await documents(await session.backend.snapshot()))
     return EXIT_DONE
 
 
@@ -83,5 +85,5 @@ async def _move(session: Session, store: QueueStore) -> int:
         raise UsageError("queue move takes one run and a position from 1 up.", "Write `queue move RUN --to 1`.")
     await changes.move_to(store, args.names[0], args.to, is_admin=args.admin)
     rows = await queue_rows(session.backend, await session.backend.snapshot())
-    session.out.show_all(table_output.QUEUE, [json_output.queue_document(row) for row in rows])
+    session.out.show_all(operations.QUEUE, [queue_document(row) for row in rows])
     return EXIT_DONE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from l2rtui.cli import json_output, table_output
 from l2rtui.cli.argument_parser import nearest
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import (
@@ -21,6 +20,8 @@ from l2rtui.services import launcher
 from l2rtui.services.ownership import refuse_others
 from l2rtui.services.queue import changes
 from l2rtui.services.terminal import carry, leave_text
+from l2rtui.tables import cluster, operations
+from l2rtui.tables.documents import pod_document, scale_document
 
 
 async def run_scale(session: Session) -> int:
@@ -51,11 +52,11 @@ async def run_scale(session: Session) -> int:
                 overcommit=args.overcommit,
                 planned=lambda plan: session.talk.say(_told(plan)),
             )
-        documents.append(json_output.scale_document(plan))
+        documents.append(scale_document(plan))
     if len(runs) > 1:
-        session.out.show_all(table_output.SCALED, documents)
+        session.out.show_all(operations.SCALED, documents)
     else:
-        session.out.show_one(table_output.SCALED, documents[0])
+        session.out.show_one(operations.SCALED, documents[0])
     return EXIT_DONE
 
 
@@ -116,7 +117,7 @@ async def run_kill(session: Session) -> int:
     grace = session.args.grace if session.args.grace is not None else session.settings.grace_seconds
     with session.interruption("`l2rtui pods` shows which were stopped."):
         await launcher.kill(session.backend, pods, grace)
-    session.out.show_all(table_output.PODS, [json_output.pod_document(pod) for pod in pods])
+    session.out.show_all(cluster.PODS, [pod_document(pod) for pod in pods])
     return EXIT_DONE
 
 

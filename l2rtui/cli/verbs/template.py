@@ -5,11 +5,11 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from l2rtui.cli import table_output
 from l2rtui.cli.output import Output, StderrReporter
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import EXIT_DONE, UsageError
 from l2rtui.services.spec import templates
+from l2rtui.tables import operations
 
 
 def run_template(args: Namespace) -> int:
@@ -17,7 +17,7 @@ def run_template(args: Namespace) -> int:
     out, talk = Output(args.output), StderrReporter()
     if args.action == "ls":
         documents = [_document(template) for template in templates.templates()]
-        out.show_all(table_output.TEMPLATES, documents)
+        out.show_all(operations.TEMPLATES, documents)
         if not documents:
             names = ", ".join(sorted(templates.examples()))
             talk.say(f"No templates. `l2rtui template save NAME -f SPEC` makes one. Examples for -t: {names}.")

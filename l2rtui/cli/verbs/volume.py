@@ -11,12 +11,12 @@ from typing import Any
 from l2rtui.backends.base import ResultStore, VolumeStore
 from l2rtui.cli.argument_parser import nearest
 from l2rtui.cli.session import Session
-from l2rtui.cli.table_output import format_age
 from l2rtui.cli.targets import listed
 from l2rtui.domain.quantity import counted, format_bytes, rfc3339
 from l2rtui.domain.volume import KeptResult
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, NotFoundError, RefusedError, UsageError
 from l2rtui.services import volumes
+from l2rtui.tables.cluster import format_age
 from l2rtui.tables.column import Column, View
 from l2rtui.tables.resources import FILES, VOLUMES
 
@@ -32,7 +32,7 @@ async def run_volume(session: Session) -> int:
 def _store(session: Session) -> VolumeStore:
     if session.backend.volumes is None:
         raise UsageError(
-            f"The {session.backend.name} backend has no volumes of its own: what runs keep lies in plain folders.",
+            f"The {session.backend.name} backend has no volumes of its own: runs keep files in plain folders.",
             "Volumes are a cluster's: --backend kubernetes.",
         )
     return session.backend.volumes
@@ -160,7 +160,7 @@ def _result_store(session: Session) -> ResultStore:
     store = session.backend.kept_results
     if store is None:
         sentence = f"Results of the {session.backend.name} backend lie in its volumes."
-        raise UsageError(sentence, "See `l2rtui volume ls`; --backend local has those of this machine.")
+        raise UsageError(sentence, "See `l2rtui volume ls`; --backend local shows this machine's results.")
     return store
 
 

@@ -10,7 +10,6 @@ from contextlib import aclosing
 from l2rtui.cli.listings import RUNS
 from l2rtui.cli.selection import RowSelection
 from l2rtui.cli.session import Session
-from l2rtui.cli.table_output import format_age
 from l2rtui.domain.selection.filter_language import is_pattern
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.domain.status import Level
@@ -18,6 +17,7 @@ from l2rtui.errors import EXIT_DONE, EXIT_OUT_OF_REACH, EXIT_TIMEOUT, NotFoundEr
 from l2rtui.services import metrics
 from l2rtui.services.launcher import SETTLE_SECONDS
 from l2rtui.services.run_waiting import Goal, RunWaiter, Verdict, WaitCondition, WaitOutcome
+from l2rtui.tables.cluster import format_age
 from l2rtui.tables.column import Column, Document, View
 
 _LEVELS = {WaitOutcome.REACHED: Level.OK, WaitOutcome.WAITING: Level.WARN, WaitOutcome.OUT_OF_REACH: Level.BAD}

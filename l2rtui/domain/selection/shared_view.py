@@ -79,7 +79,7 @@ def parse_view(text: str) -> SharedView:
     if len(text) > MAX_CHARS:
         raise ValueError(f"The link has {len(text)} characters, and a view has {MAX_CHARS} at most.")
     if not text.startswith(SCHEME):
-        raise ValueError(f"This is not a link of a view: such a link begins with {SCHEME}")
+        raise ValueError(f"This is not a link of a view: those links begin with {SCHEME}")
     fields = _fields(text.removeprefix(SCHEME))
     namespaces = tuple(filter(None, fields.get("namespaces", "").split(",")))
     for name in namespaces:

@@ -96,7 +96,7 @@ def _image_note(image: str, severity: Severity, hint: str) -> Finding:
     if "@sha256:" in image:
         return Finding(Severity.OK, "image", f"it is {image}, by its digest")
     name = f"{image} was named by a tag" if image else "none is named"
-    sentence = f"the digest of its image is not recorded: {name}, whatever that stands for now"
+    sentence = f"the digest of its image is not recorded: {name}, which may now mean another image"
     return Finding(severity, "image", sentence, hint)
 
 
@@ -106,7 +106,7 @@ def _tree_differences(then: SourceState, now: SourceState) -> Iterator[tuple[boo
         # Our own programs need no source tree: the versions include theirs.
         yield False, "no source tree is recorded: it was launched outside of a git repository"
     elif not now.revision:
-        yield True, f"its source tree {then.root} is not here any more"
+        yield True, f"its source tree {then.root} no longer exists"
     elif now.revision != then.revision:
         there = f"is at {now.revision[:12]}: `git checkout {then.revision[:12]}`"
         yield True, f"its source tree was at {then.revision[:12]} and {there}"

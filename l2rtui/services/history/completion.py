@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from l2rtui.domain.snapshot import ClusterSnapshot
 
 LOST_SECONDS: Final = 600.0
-"""Age from which a run that is gone counts as lost: a launch in waves writes its record long before its runs."""
+"""Age from which a missing run counts as lost: a launch in waves writes its record long before its runs."""
 GONE_SECONDS: Final = 30.0
 """The same where the server itself says so: a launch makes the object of each run before anything else."""
 CONTEXT_SECONDS: Final = 8.0
@@ -128,7 +128,7 @@ async def _is_lost(backend: Backend, entry: HistoryEntry, *, sees_all: bool) -> 
 
 def _note_of_lost(entry: HistoryEntry, last_look: float) -> str:
     moment = time.strftime("%Y-%m-%d %H:%M", time.localtime(max(entry.started, last_look)))
-    return f"it is gone, by none of l2rtui's verbs; last seen {moment}"
+    return f"it was deleted without l2rtui; last seen {moment}"
 
 
 # --- in a thread -----------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError
 from l2rtui.services import artifacts
 from l2rtui.services.volumes import Counter
-from l2rtui.tables.column import TableColumn
+from l2rtui.tables.artifacts import ARTIFACTS
 from l2rtui.ui.dialogs.list_dialog import ListDialog
 from l2rtui.ui.dialogs.volumes import local_path
 from l2rtui.ui.keys import cli_equivalents
@@ -28,18 +28,8 @@ from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.text import NOTHING, Line, Span, TextStyle, count
 from l2rtui.ui.widgets.prompt_input import PromptInput
-from l2rtui.ui.widgets.table_model import Row, make_row
+from l2rtui.ui.widgets.table_model import Row, columns_of, row_of
 
-COLUMNS: Final = (
-    TableColumn("checkpoint", "checkpoint", most=40),
-    TableColumn("run", "run", most=24),
-    TableColumn("seed", "seed", most=6, right=True),
-    TableColumn("steps", "env steps", most=14, right=True),
-    TableColumn("return", "return", most=10, right=True),
-    TableColumn("size", "size", most=8, right=True),
-    TableColumn("made", "made", most=8, right=True),
-    TableColumn("problem", "problem", most=80, rank=2),
-)
 _PLACE: Final = "Look in which place: s3://BUCKET/PREFIX, a folder, or a run?   enter look   esc back"
 _DOWNLOAD: Final = "Download to which folder of this machine?   enter begin   esc back"
 _RESUME: Final = "Train on from it as a run of which name?   enter plan   esc back"
@@ -57,7 +47,7 @@ class ArtifactsScreen(ListDialog[tuple[str, ...] | None]):
     PANELS = ("differences", "progress")
 
     def __init__(self, ctx: AppContext, root: str = "") -> None:
-        super().__init__("artifacts", ctx, COLUMNS, PromptInput("field"))
+        super().__init__("artifacts", ctx, columns_of(ARTIFACTS), PromptInput("field"))
         self._root = root
         self._artifacts: Mapping[str, Artifact] = {}
         self._store: Artifacts | None = None
@@ -212,17 +202,17 @@ def _row(key: str, artifact: Artifact, now: float) -> Row:
     created = float(made) if isinstance(made, int | float) else None
     eval_return = float(reached) if isinstance(reached, int | float) else float("-inf")
     name = sanitize(artifact.name) if artifact.problem else f"{count(artifact.updates)} updates"
-    return make_row(
+    return row_of(
+        ARTIFACTS,
         key,
-        (Span(name, TextStyle.STRONG), artifact.updates),
-        (Span(sanitize(run)), run),
-        (Span(sanitize(seed)), seed),
-        (Span(count(artifact.env_steps)), artifact.env_steps),
-        (Span(f"{reached:.4g}" if isinstance(reached, int | float) else NOTHING), eval_return),
-        (Span(format_bytes(artifact.bytes)), artifact.bytes),
-        (Span(NOTHING if created is None else age(max(0.0, now - created)), TextStyle.DIM), created or 0.0),
-        (Span(sanitize(artifact.problem), TextStyle.BAD), artifact.problem),
+        artifact,
         is_fault=bool(artifact.problem),
+        checkpoint=(Span(name, TextStyle.STRONG), artifact.updates),
+        run=(Span(sanitize(run)), run),
+        seed=(Span(sanitize(seed)), seed),
+        problem=(Span(sanitize(artifact.problem), TextStyle.BAD), artifact.problem),
+        made=(Span(NOTHING if created is None else age(max(0.0, now - created)), TextStyle.DIM), created or 0.0),
+        **{"return": (Span(f"{reached:.4g}" if isinstance(reached, int | float) else NOTHING), eval_return)},
     )
 
 

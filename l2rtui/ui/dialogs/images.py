@@ -15,26 +15,17 @@ from textual import on
 from textual.widgets import Input
 
 from l2rtui.cloud.images.engine import ImageEngine, LocalImage
-from l2rtui.domain.quantity import format_bytes
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError
 from l2rtui.services import images
-from l2rtui.tables.column import TableColumn
+from l2rtui.tables.artifacts import IMAGES, local_image_document
 from l2rtui.ui.dialogs.list_dialog import ListDialog
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.text import NOTHING, Line, Span, TextStyle
+from l2rtui.ui.text import Line, Span, TextStyle
 from l2rtui.ui.widgets.prompt_input import PromptInput
-from l2rtui.ui.widgets.table_model import Row, make_row
+from l2rtui.ui.widgets.table_model import Row, columns_of, row_of
 
-COLUMNS: Final = (
-    TableColumn("image", "image", most=60),
-    TableColumn("size", "size", most=8, right=True),
-    TableColumn("built", "built", most=6, is_age=True, right=True),
-    TableColumn("revision", "revision", most=14),
-    TableColumn("dirty", "dirty", most=5),
-    TableColumn("digest", "digest", most=80, rank=2),
-)
 _PUSH: Final = "Push under which name, its registry first?   enter begin   esc back"
 _MAX_STEPS: Final = 10
 _MIN_STEPS: Final = 3
@@ -51,7 +42,7 @@ class ImagesScreen(ListDialog[None]):
 
     def __init__(self, ctx: AppContext) -> None:
         field = PromptInput("name", placeholder="registry.example/lab/node:tag")
-        super().__init__("images", ctx, COLUMNS, field)
+        super().__init__("images", ctx, columns_of(IMAGES), field)
         self._steps: deque[str] = deque(maxlen=_MAX_STEPS)
 
     _title = (Span("Images built here", TextStyle.STRONG),)
@@ -155,14 +146,5 @@ def _seconds(created: str) -> float:
 
 
 def _row(image: LocalImage) -> Row:
-    digest = image.digests[0].partition("@")[2] if image.digests else ""
-    dirty = Span("yes", TextStyle.WARN) if image.is_dirty else Span("no", TextStyle.DIM)
-    return make_row(
-        image.name,
-        (Span(sanitize(image.name), TextStyle.STRONG), image.name),
-        (Span(format_bytes(image.size_bytes)), image.size_bytes),
-        (Span("", TextStyle.DIM), -_seconds(image.created)),
-        (Span(sanitize(image.revision) or NOTHING, TextStyle.DIM), image.revision),
-        (dirty, image.is_dirty),
-        (Span(sanitize(digest) or NOTHING, TextStyle.DIM), digest),
-    )
+    built = Span("", TextStyle.DIM), -_seconds(image.created)
+    return row_of(IMAGES, image.name, local_image_document(image), built=built)

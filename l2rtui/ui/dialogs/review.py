@@ -304,10 +304,10 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
             self.dismiss(None)
         elif not self._is_warned:
             self._is_warned = True
-            self._hint("The launch goes on. esc again stops it and takes back what was started.", TextStyle.WARN)
+            self._hint("The launch continues. esc again stops it and rolls back the started runs.", TextStyle.WARN)
         else:
             self._worker.cancel()  # services.launcher undoes a cancelled launch before it raises
-            self._hint("Stopping, and taking back what was started.", TextStyle.WARN)
+            self._hint("Stopping, and rolling back the started runs.", TextStyle.WARN)
 
     async def _launch(self, names: str) -> None:
         view = self.query_one("#steps", PlanView)
@@ -328,7 +328,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
                 self._hint(f"{error}  esc back", TextStyle.BAD)
                 return
             except asyncio.CancelledError:
-                self._hint("Stopped; what was started was taken back.  esc back", TextStyle.WARN)
+                self._hint("Stopped; the started runs were rolled back.  esc back", TextStyle.WARN)
                 raise
         waiting = {ticket.uid for ticket in submissions.waiting} if submissions is not None else set()
         runs = self._prepared.plan.runs

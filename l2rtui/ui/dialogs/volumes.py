@@ -227,7 +227,9 @@ class VolumesScreen(ListDialog[None]):
     def _store(self) -> VolumeStore:
         backend = self._ctx.backend
         if backend.volumes is None:
-            raise BackendError(f"The {backend.name} backend has no volumes: what runs keep lies in plain folders.")
+            raise BackendError(
+                f"The {backend.name} backend has no volumes: runs keep their files in plain folders."
+            )
         return backend.volumes
 
 

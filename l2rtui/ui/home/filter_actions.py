@@ -124,7 +124,7 @@ class FilterActions:
     def action_forget_filter(self, name: str) -> None:
         """Delete a saved filter."""
         if name in dict(self._view.ctx.settings.filters):
-            self._view.say(f"{name} stands in the settings file: remove it there.", is_error=True)
+            self._view.say(f"{name} is defined in the settings file: remove it there.", is_error=True)
         elif name not in filters.saved_filters():
             self._view.say(f"There is no filter {name!r}.", is_error=True)
         else:

@@ -383,7 +383,7 @@ class ClusterScreen(Screen[None]):
         self.ctx.is_admin = not self.ctx.is_admin
         self.health = replace(self.health, is_admin=self.ctx.is_admin)
         allowed = "Other people's runs may be changed now: each wants its name typed." if self.ctx.is_admin else ""
-        self.ctx.background.say(allowed or "Other people's runs are left alone again.")
+        self.ctx.background.say(allowed or "Other people's runs are protected again.")
 
     def action_menu(self) -> None:
         """Open a list of the actions on the selection with their command lines."""

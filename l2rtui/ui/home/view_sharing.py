@@ -106,7 +106,7 @@ class ViewSharing:
             missing.append(shared.selected)
         content.titles.show()
         if missing:
-            self._view.say(f"The view names what is not here: {', '.join(missing)}.", is_error=True)
+            self._view.say(f"The view names objects that do not exist here: {', '.join(missing)}.", is_error=True)
 
     def _select(self, pane: Pane, name: str) -> bool:
         panes, snapshot = self._view.panes, self._view.snapshot

@@ -138,7 +138,7 @@ SYNONYMS: Final[Mapping[str, str]] = MappingProxyType(
         "zoom": "maximise maximize fullscreen",
     }
 )
-"""Other words for what a key or command does, by its name."""
+"""Synonyms of keys and commands, by name."""
 
 
 def is_meant(words: str, name: str, sentence: str) -> bool:

@@ -39,7 +39,7 @@ class OwnersScreen(Overview):
             self._hours = await asyncio.to_thread(_gpu_hours, snapshot, self._ctx.backend.name, now)
         rows = [owner_row(OwnerRow(row, self._hours.get(row.owner))) for row in holdings(snapshot, idle, now)]
         if self.is_open:
-            self._show_rows(rows, empty="Nobody holds a slot.")
+            self._show_rows(rows, empty="No slot is held.")
 
     @property
     def _snapshot(self) -> ClusterSnapshot:

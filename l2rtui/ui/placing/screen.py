@@ -49,7 +49,7 @@ from l2rtui.ui.widgets.key_bar import Choice, KeyBar
 WIDE: Final = 110
 FRAME: Final = 2
 CHECK_SECONDS: Final = 0.3
-"""Pause after the last change of a draft before the cluster is asked about it."""
+"""Pause after the last change of a draft before the cluster checks it."""
 DIGIT_SECONDS: Final = 1.0
 
 

@@ -202,9 +202,7 @@ class AppContext:
         """Return the reason why these rows cannot be changed together here; empty if they can."""
         members = {row.context: member for row in rows if (member := self.member_of(row)) is not None}
         if len(members) > 1:
-            return (
-                f"These are of the contexts {' and '.join(members)}: {verb} acts in one. Mark those of one alone."
-            )
+            return f"These are of the contexts {' and '.join(members)}: {verb} acts in one. Mark rows of only one."
         for name, member in members.items():
             if member.settings.readonly:
                 return f"The context {name} is read-only: {verb} leaves everything as it is."

@@ -255,7 +255,7 @@ def loss_of(lost: Iterable[Seat], ledger: Ledger, owner: str) -> str:
     if not num_lost:
         return ""
     is_foreign = any(slot.pod and slot.owner != owner for slot in holders)
-    reason = "Somebody else took slots" if is_foreign else "Slots are no longer free"
+    reason = "Another launch took slots" if is_foreign else "Slots are no longer free"
     return f"{reason}: {plural(num_lost, 'staged replica')} went back."
 
 

@@ -56,7 +56,7 @@ class RunNotifications:
             return []
         gone = [run for uid, run in before.items() if uid not in snapshot.runs]
         return [
-            f"{run.name} is gone, by none of l2rtui's verbs: {_cause(run, snapshot)}"
+            f"{run.name} was deleted without l2rtui: {_cause(run, snapshot)}"
             for run in gone
             # A destroy says so before it deletes; a run that cannot be read any more is not gone.
             if run.namespace and run.owner == self._owner and not run.is_terminating and run.reason != UNSEEN

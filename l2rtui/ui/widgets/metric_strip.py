@@ -163,7 +163,7 @@ def _about_silence(old: str, *, is_live: bool) -> tuple[Line, ...]:
     """Line with the age of the numbers below it; empty if they are new."""
     if not old:
         return ()
-    reason = f"▲ {old} old: the learner prints none any more" if is_live else f"{old} old: the last one"
+    reason = f"▲ {old} old: the learner no longer prints records" if is_live else f"{old} old: the last one"
     return (
         (
             Span(f"   {'record':<{_LABEL}}", TextStyle.DIM),
@@ -229,7 +229,7 @@ def _about_record(record: PodMetrics, old: str, *, is_up: bool) -> tuple[Line, .
     if old == NOT_READ and is_up:
         lines.append((*_field("record", ""), Span("its log is not read now: select its run", TextStyle.DIM)))
     elif old and is_up:
-        lines.append((*_field("record", ""), Span(f"▲ {old} old: it prints none any more", TextStyle.WARN)))
+        lines.append((*_field("record", ""), Span(f"▲ {old} old: it no longer prints records", TextStyle.WARN)))
     if record.simulator and is_up:
         level = simulator_level(record.simulator)
         fps = "" if old else f"   {count(round(record.simulator_fps))} fps"

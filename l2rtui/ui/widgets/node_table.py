@@ -10,36 +10,16 @@ from l2rtui.domain.node import CPU, Node
 from l2rtui.domain.quantity import format_bytes, format_cores
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.selection.filter_language import GPU_COLUMNS, gpu_cells
-from l2rtui.tables.column import TableColumn
+from l2rtui.tables.cluster import NODES
 from l2rtui.ui.text import NOTHING, Span, TextStyle, percent
-from l2rtui.ui.widgets.table_model import Row, make_row
+from l2rtui.ui.widgets.table_model import Row, columns_of, make_row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 
 class NodeTable(VirtualTable):
     """All nodes."""
 
-    COLUMNS = (
-        TableColumn("node", "node", most=40),
-        TableColumn("state", "state", most=14),
-        TableColumn("gpus", "GPUs", most=5, right=True, rank=2),
-        TableColumn("slots", "slots", most=7, right=True, rank=1),
-        TableColumn("free", "free", most=6, right=True),
-        TableColumn("busy", "busy", most=6, right=True, rank=3),
-        TableColumn("failing", "failing", most=7, right=True, rank=3),
-        TableColumn("unknown", "unknown", most=7, right=True, rank=6),
-        TableColumn("pods", "pods", most=5, right=True, rank=2),
-        TableColumn("age", "age", most=6, right=True, rank=3, is_age=True),
-        TableColumn("cpu", "cpu", most=5, right=True, rank=2),
-        TableColumn("mem", "mem", most=5, right=True, rank=2),
-        TableColumn("gpu%", "GPU %", most=5, right=True, rank=2),
-        TableColumn("gpu mem", "GPU mem", most=7, right=True, rank=4),
-        TableColumn("cores", "cores", most=6, right=True, rank=5),
-        TableColumn("memory", "memory", most=8, right=True, rank=5),
-        TableColumn("model", "model", most=28, rank=4),
-        TableColumn("taints", "taints", most=40, rank=7),
-        TableColumn("note", "note", most=60, rank=8),
-    )
+    COLUMNS = columns_of(NODES)
     HIDDEN = GPU_COLUMNS
     SAME = ("failing", "unknown", "taints", "note")
     EMPTY = "No nodes can be seen."

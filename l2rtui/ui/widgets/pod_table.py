@@ -12,48 +12,14 @@ from l2rtui.domain.quantity import format_bytes
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView
 from l2rtui.domain.status import Level
+from l2rtui.tables.cluster import POD_COLUMN_FIELDS, PODS
 from l2rtui.tables.column import TableColumn
 from l2rtui.tables.resources import simulator_level
 from l2rtui.ui.state.record_ages import NOT_READ
 from l2rtui.ui.text import NOTHING, Span, TextStyle, count, status_text, style_of_level
-from l2rtui.ui.widgets.table_model import Row, make_row
+from l2rtui.ui.widgets.table_model import Row, columns_of, make_row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
-# A slot is ambiguous without its node; most pod names contain the role.
-_FIRST: Final = (
-    TableColumn("pod", "pod", most=40),
-    TableColumn("status", "status", most=22),
-    TableColumn("set", "set", most=14, rank=6),
-    TableColumn("role", "role", most=9, rank=4),
-    TableColumn("node", "node", most=20, rank=1),
-    TableColumn("slot", "slot", most=12, rank=1),
-    TableColumn("restarts", "restarts", most=8, right=True, rank=3),
-    TableColumn("exit", "exit", most=5, right=True, rank=5),
-    TableColumn("age", "age", most=6, right=True, rank=2, is_age=True),
-)
-_OF_RECORDS: Final = (
-    ("rate", TableColumn("rate", "steps/s", most=10, right=True, rank=2)),
-    ("sim", TableColumn("sim", "simulator", most=18, rank=3)),
-    ("sim", TableColumn("fps", "fps", most=6, right=True, rank=5)),
-    ("rank", TableColumn("rank", "rank", most=9, right=True, rank=2)),
-    ("round", TableColumn("round", "round", most=6, right=True, rank=3)),
-    ("step", TableColumn("step", "step", most=14, rank=3)),
-)
-"""Columns for fields of metric records, by field; a column appears as soon as one pod reports its field.
-
-A pod's rate comes from its own record: the rates of the workers add up to roughly the learner's.
-"""
-_SHARES: Final = (
-    TableColumn("gpu_busy", "GPU %", most=8, right=True, rank=5),
-    TableColumn("gpu_memory", "GPU mem", most=11, right=True, rank=6),
-)
-"""Columns of the parts of GPUs that pods use, shown if they are known for at least one pod."""
-_LAST: Final = (
-    TableColumn("run", "run", most=24, rank=7),
-    TableColumn("owner", "owner", most=12, rank=8),
-    TableColumn("seed", "seed", most=6, right=True, rank=9),
-    TableColumn("pid", "pid", most=8, right=True, rank=10),
-)
 _MOST_FOLDED: Final = 500
 """Rows from which on nothing is folded: all are read at each change, and some column differs among so many."""
 _RANKS_OF_ALL: Final = {"owner": 1, "run": 2, "restarts": 2, "exit": 3, "rate": 3, "sim": 4, "age": 1, "role": 3}
@@ -62,14 +28,12 @@ _RANKS_OF_ALL: Final = {"owner": 1, "run": 2, "restarts": 2, "exit": 3, "rate": 
 
 RecordFields = frozenset[str]
 """Fields that some pod has, of ``rate``, ``sim``, ``rank``, ``round`` and ``step``; ``share`` and ``mismatch``."""
-_MISMATCH: Final = TableColumn("mismatch", "mismatch", most=60, rank=1)
-"""Column that appears after the status as soon as one pod does not match its place."""
 
 
 class PodTable(VirtualTable):
     """Pods of a run, or all pods."""
 
-    COLUMNS = (*_FIRST, *_LAST)
+    COLUMNS = tuple(column for column in columns_of(PODS) if column.key not in POD_COLUMN_FIELDS)
     EMPTY = "No pods."
     SAME = ("restarts", "exit", "run", "owner", "seed", "pid")
 
@@ -96,10 +60,7 @@ def record_fields(records: Iterable[PodMetrics]) -> RecordFields:
 
 def columns_for(fields: RecordFields, *, is_all: bool = False) -> tuple[TableColumn, ...]:
     """Return the columns of a table whose pods report these fields; ``is_all`` if it lists the pods of all runs."""
-    behind_status = (_MISMATCH,) if "mismatch" in fields else ()
-    of_records = (column for field, column in _OF_RECORDS if field in fields)
-    shares = _SHARES if "share" in fields else ()
-    columns = (*_FIRST[:2], *behind_status, *_FIRST[2:], *of_records, *shares, *_LAST)
+    columns = tuple(column for column in columns_of(PODS) if POD_COLUMN_FIELDS.get(column.key, "") in ("", *fields))
     if not is_all:
         return columns
     # For the pods of all users, place and owner matter more than the state of a simulator.

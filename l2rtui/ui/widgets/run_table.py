@@ -14,6 +14,7 @@ from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import Level
 from l2rtui.domain.sweeps import values_text
 from l2rtui.domain.workload import Role
+from l2rtui.tables.cluster import RUNS
 from l2rtui.tables.column import TableColumn
 from l2rtui.ui.text import (
     GLYPHS,
@@ -28,7 +29,7 @@ from l2rtui.ui.text import (
     style_of_level,
 )
 from l2rtui.ui.widgets.grid.legend import letters_of
-from l2rtui.ui.widgets.table_model import Row, make_row
+from l2rtui.ui.widgets.table_model import Row, columns_of, make_row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 TREND_COLUMNS: Final = 12
@@ -36,41 +37,13 @@ NO_LETTER: Final = ("", TextStyle.DIM)
 MOST_SETS: Final = 64
 CELL: Final = "set:"
 """Prefix of the keys of set columns."""
-_BEFORE: Final = (
-    TableColumn("run", "run", most=40),
-    # The grid writes only this letter into its slots, and its legend often has no room for the names.
-    TableColumn("letter", "", most=1, rank=3),
-    TableColumn("state", "state", most=16),
-    TableColumn("learning", "learning", most=10),
-    TableColumn("return", "return", most=8, right=True, rank=1),
-    TableColumn("trend", "over time", most=TREND_COLUMNS, rank=3),
-    TableColumn("ready", "pods", most=7, right=True, rank=1),
-)
-_AT: Final = TableColumn("at", "at", most=28, rank=1)
-"""Activity of a run's processes, if some run reports it: steps of a job, size of a process group."""
-_AFTER: Final = (
-    TableColumn("rate", "steps/s", most=8, right=True, rank=2),
-    TableColumn("updates", "updates/s", most=9, right=True, rank=5),
-    TableColumn("policy", "policy", most=8, right=True, rank=6),
-    TableColumn("lag", "lag", most=6, right=True, rank=7),
-    TableColumn("steps", "env steps", most=14, right=True, rank=10),
-    TableColumn("trial", "trial", most=6, right=True, rank=6),
-    TableColumn("values", "values", most=36, rank=6),
-    TableColumn("seed", "seed", most=6, right=True, rank=8),
-    # Mainly for filters: the name of a run starts with it.
-    TableColumn("experiment", "experiment", most=24, rank=12),
-    TableColumn("owner", "owner", most=12, rank=11),
-    TableColumn("age", "age", most=6, right=True, rank=4, is_age=True),
-)
-
-
 _COMPLETE: Final = (TextStyle.OK, TextStyle.DIM, TextStyle.DONE, TextStyle.PLAIN)
 
 
 class RunTable(VirtualTable):
     """Matrix of all runs."""
 
-    COLUMNS = (*_BEFORE, *_AFTER)
+    COLUMNS = tuple(column for column in columns_of(RUNS) if column.key != "at")
     EMPTY = "No runs."
     SAME = ("trial", "values", "seed", "experiment", "owner")
     _KEYS = (
@@ -202,7 +175,9 @@ def activity_of(pods: Sequence[PodView], records: Mapping[str, PodMetrics]) -> s
 def columns_for(sets: Sequence[str], *, has_at: bool = False) -> tuple[TableColumn, ...]:
     """Return the columns of a matrix with these sets."""
     cells = (TableColumn(f"{CELL}{name}", sanitize(name), most=14, is_cell=True) for name in sets)
-    return (*_BEFORE, *cells, *((_AT,) if has_at else ()), *_AFTER)
+    columns = [column for column in columns_of(RUNS) if has_at or column.key != "at"]
+    after = next(number for number, column in enumerate(columns, 1) if column.key == "ready")
+    return (*columns[:after], *cells, *columns[after:])
 
 
 def run_row(

@@ -27,7 +27,7 @@ It listens where L2R_PEERS says for --set and L2R_INDEX, or else at L2R_ENDPOINT
 DIR/nodes.sock. Nodes prove by the run's token (L2R_TOKEN_FILE) that they belong to it, and all that they say is
 encrypted. It ends with 0 a moment after a node has said that the
 training is done, with 1 when a node has given it up. Started anew it has forgotten everything: the nodes meet
-again, and training goes on from the newest state.
+again, and training continues from the newest state.
 """
 _ELASTIC: Final = """\
 train as one node of an elastic job

@@ -26,7 +26,7 @@ from runtime.jobs.steps.run import StepMarkers, checked_name
 
 POLL_SECONDS: Final = 0.5
 QUIET_SECONDS: Final = 5.0
-"""How long it keeps running after the job is over, so that late nodes still learn of the end."""
+"""How long it keeps running after the job has ended, so that late nodes still learn of the end."""
 SAY_SECONDS: Final = 60.0
 Check = Callable[[], None]
 """Raises FailedError if the process that stores the values has ended."""

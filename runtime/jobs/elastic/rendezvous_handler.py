@@ -83,7 +83,7 @@ class RoundStore(Store):
 
 
 _BACKLOG: Final = 2048
-"""Number of ranks that may connect at once; the kernel may allow fewer."""
+"""Number of ranks that may connect simultaneously; the kernel may allow fewer."""
 
 
 class TrainingStore:

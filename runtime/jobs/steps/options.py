@@ -21,7 +21,7 @@ examples:
   l2r-runtime step shards --parts 4 --once -- python shard.py      four replicas, each with its L2R_INDEX
 
 The marks are files in L2R_DIR/steps: NAME.done when the command ended with 0; a step that has one is skipped, so
-a run that is launched again goes on with the step that failed. NAME.failed holds the launch that it failed in.
+a run that is launched again continues with the step that failed. NAME.failed holds the launch that it failed in.
 Exit codes: the command's; 1 when a step before it failed; 143 when it was stopped while it waited.
 """
 

@@ -28,7 +28,7 @@ POLL_SECONDS: Final = 0.5
 SAY_SECONDS: Final = 30.0
 """Interval of reports while a step waits."""
 _SIGNAL_SECONDS: Final = 0.1
-"""Poll interval, and therefore the delay of a forwarded signal."""
+"""Poll interval, which also delays a forwarded signal."""
 
 
 @dataclass(frozen=True, slots=True)

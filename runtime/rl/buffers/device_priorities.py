@@ -28,7 +28,7 @@ from runtime.rl.device.staging import HostCopy
 DRAWS: Final = "draw_generator"
 """Name of the generator's state in a checkpoint."""
 _LEAST: Final = 1e-300
-"""Replaces a priority of 0 in a weight. Such a row is drawn only through rounding."""
+"""Replaces a priority of 0 in a weight. Those rows are drawn only through rounding."""
 
 
 class DevicePriorities:

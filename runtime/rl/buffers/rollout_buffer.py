@@ -332,7 +332,7 @@ class DeviceRollouts:
     def put(self, columns: Columns) -> None:
         """Reject a worker's segment: no worker has credit to send one."""
         del columns
-        raise ValueError("this learner collects by itself and accepts no segments")
+        raise ValueError("this learner collects on its device and accepts no segments")
 
     def state(self, most_bytes: int | None = None) -> dict[str, NDArray[Any]]:
         """Return nothing: between two updates the store is empty, and the collector's state contains the copies."""

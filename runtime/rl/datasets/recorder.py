@@ -18,7 +18,7 @@ from runtime.rl.envs.base import StepResult, VectorEnv
 WRITE_SECONDS: Final = 5.0
 """Longest time that finished episodes wait to share a file; until then they are in a journal."""
 FILE_BYTES: Final = 32 * 1024 * 1024
-"""Size of episodes from which a file is written at once."""
+"""Size of episodes from which a file is written immediately."""
 MEMORY_BYTES: Final = 256 * 1024 * 1024
 """Size of the steps in memory; longer episodes are split into parts that are truncated."""
 _Step = tuple[NDArray[Any], NDArray[Any], NDArray[np.float32], NDArray[Any]]

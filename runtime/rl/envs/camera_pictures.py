@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Picture = NDArray[np.uint8]
 CAMERA: Final[Mapping[str, Any]] = {"Width": 512, "Height": 384, "FOVAngle": 90}
-"""Parameters of a camera's sensor, and what it takes where nothing is said."""
+"""Parameters of a camera's sensor, and their defaults."""
 _OURS: Final = ("crop", "resize", "grey")
 _GREY: Final = np.array([0.114, 0.587, 0.299], dtype=np.float32)
 """Weights of blue, green and red in the luma of ITU-R BT.601."""

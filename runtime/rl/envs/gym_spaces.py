@@ -29,7 +29,7 @@ SAMPLED: Final = 64
 _MAX_CHANNELS: Final = 4
 """A picture whose first side is this short and whose last is not has its channels in front."""
 _TOLERANCE: Final = 1e-5
-"""Share of a bound by which a number may lie beyond it: it may have been computed in another precision."""
+"""Share of a bound by which a number may exceed it: it may have been computed in another precision."""
 _MOST_TEXT: Final = 80
 """Characters of a value in a sentence."""
 
@@ -60,7 +60,7 @@ class _Part:
     high: NDArray[Any] | None = None
     """Bounds with their tolerance; None for none."""
     is_choice: bool = False
-    """Each value stands for a place in a vector: a wrong one would be another choice, so all are compared."""
+    """Each value is a place in a vector: a wrong one would be another choice, so all are compared."""
     usual: np.dtype[Any] | None = None
     """Type of the latest array."""
 

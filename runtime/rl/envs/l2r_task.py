@@ -33,7 +33,7 @@ class KinematicSample:
     centre_distance: float
     """From the centre line, m."""
     acceleration: float
-    """Size of what the accelerometer shows, m/s^2; gravity is in it."""
+    """Bound of the accelerometer's values, m/s^2, with gravity."""
     wheels_out: int
     seconds: float
     """Since the step before."""

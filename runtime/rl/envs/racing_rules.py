@@ -253,7 +253,7 @@ OPENING: Final = 0.35
 CELL: Final = 0.5
 """Metres of a pixel of the map."""
 MARGIN: Final = FAR * (1.0 + OPENING) + HALF_WIDTH
-"""Metres of nothing around the course: what a car on its edge can see."""
+"""Empty metres around the course that a car on its edge can see."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,9 @@ def _classic_on_device(name: str) -> Callable[[int, Mapping[str, Any], DeviceArr
         from runtime.rl.envs.classic import PHYSICS, DeviceClassic
 
         for option in options:
-            raise ValueError(f"{name} has no option {option!r} where the learner collects by itself; it has none")
+            raise ValueError(
+                f"{name} has no option {option!r} where the learner collects on its device: it has none there"
+            )
         return DeviceClassic(PHYSICS[name], num_envs, arrays)
 
     return make
@@ -91,7 +93,7 @@ DEVICE_ENVS: Final[Mapping[str, Callable[[int, Mapping[str, Any], DeviceArrays],
     "racing": _racing_on_device,
     **{name: _classic_on_device(name) for name in ("CartPole-v1", "Pendulum-v1")},
 }
-"""Name in a spec to factory, for learners that collect by themselves."""
+"""Name in a spec to factory, for learners that collect on their device."""
 
 
 def make_device_env(name: str, num_envs: int, options: Mapping[str, Any], arrays: DeviceArrays) -> DeviceEnv:
@@ -106,7 +108,7 @@ def make_device_env(name: str, num_envs: int, options: Mapping[str, Any], arrays
 
         return OwnDeviceEnv(name, kind, num_envs, options, arrays)
     raise ValueError(
-        f"environment {name} has no device form, so the learner cannot collect by itself; take workers, or one "
+        f"environment {name} has no device form, so the learner cannot collect on its device; take workers, or one "
         f"of {', '.join(DEVICE_ENVS)}, or a class of your own on tensors (docs/gpu.md)"
     )
 

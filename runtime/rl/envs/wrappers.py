@@ -26,7 +26,7 @@ def wrapped(env: gymnasium.Env[Any, Any], entries: object, name: str) -> gymnasi
         wrapper, options = _read(entry, name)
         kind = load_class(wrapper if ":" in wrapper else f"gymnasium.wrappers:{wrapper}")
         if not issubclass(kind, gymnasium.Wrapper):
-            raise ValueError(f"{name}: {wrapper} is no wrapper of Gymnasium")  # noqa: TRY004  (a spec's value)
+            raise ValueError(f"{name}: {wrapper} is not a wrapper of Gymnasium")  # noqa: TRY004  (a spec's value)
         try:
             env = kind(env, **options)
         # Foreign code may raise anything; the sentence names the wrapper.

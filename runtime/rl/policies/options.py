@@ -44,7 +44,7 @@ onnx needs `pip install onnx onnxscript onnxruntime`. Torch has deprecated Torch
 
 
 _DATASET: Final = """\
-list what a folder of recorded episodes contains
+list the contents of a folder of recorded episodes
 Print environment, episodes, transitions and returns of files that `record_experience` or `drive --record` wrote.
 
 examples:

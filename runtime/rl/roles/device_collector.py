@@ -37,7 +37,7 @@ from runtime.rl.envs.registry import make_device_env
 from runtime.rl.settings import Settings
 
 COLLECTOR_SEEDS: Final = 3
-"""Distinguishes the collector's random numbers from those of other roles with the same run seed."""
+"""Distinguishes the collector's random numbers from other roles' with the same run seed."""
 _SUMS: Final = 5
 """Length of `DeviceStep.episodes`: episodes, returns, steps, metres, laps."""
 

@@ -124,7 +124,7 @@ class Evaluator:
 
 
 _SEEDS: Final = 2
-"""Distinguishes evaluations' random numbers from those of other roles with the same run seed and index."""
+"""Distinguishes evaluations' random numbers from other roles' with the same run seed and index."""
 Act = Callable[[NDArray[Any]], NDArray[Any]]
 """(observations (B, obs_dim)) → actions (B, act_dim)."""
 

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from runtime.rl.roles.ranks import RankGroup
 
 WAIT_SECONDS: Final = 0.2
-"""Longest wait for data, and therefore for the reaction to a signal."""
+"""Longest wait for data, which also delays the reaction to a signal."""
 FAREWELL_SECONDS: Final = (2.0, 5.0)
 """Shortest and longest wait of a finished learner for its peers to leave."""
 VERSIONS_AHEAD: Final = 64

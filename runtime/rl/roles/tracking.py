@@ -149,7 +149,7 @@ class _Sender:
         # Two libraries have a hundred classes for a service that does not answer.
         except Exception as error:  # noqa: BLE001
             if not self._is_failing:
-                self._say(f"{self._name}: metrics are not sent, and training goes on: {_reason(error)}")
+                self._say(f"{self._name}: metrics are not sent, and training continues: {_reason(error)}")
             self._is_failing, self._run = True, None
             self._next, self._pause = time.monotonic() + self._pause, min(2 * self._pause, _RETRY_SECONDS[1])
             return False

@@ -37,11 +37,11 @@ from runtime.rl.roles.worker_gradients import RolloutGradients
 
 RECORD_SECONDS: Final = 10.0
 WAIT_SECONDS: Final = 0.2
-"""Longest wait for messages of the learner, and therefore for the reaction to a signal."""
+"""Longest wait for messages of the learner, which also delays the reaction to a signal."""
 EXCHANGE_SECONDS: Final = 0.005
 """Time between two looks for messages within a segment: one at each step is a seventh of a quick worker's CPU."""
 WORKER_SEEDS: Final = 1
-"""Distinguishes a worker's random numbers from those of other roles with the same run seed and index."""
+"""Distinguishes a worker's random numbers from other roles' with the same run seed and index."""
 
 
 def run(context: Context, stop: Stop, console: Console) -> None:

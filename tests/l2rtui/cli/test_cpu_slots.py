@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 
-from l2rtui.cli import table_output
-from l2rtui.cli.json_output import node_document, slot_document
 from l2rtui.cli.output import Output
 from l2rtui.domain.ledger import DeviceUsage, Holder, build_ledger
 from l2rtui.domain.node import CPU, Gpu, Node
+from l2rtui.tables import cluster
+from l2rtui.tables.documents import node_document, slot_document
 
 NODE = Node("n", (Gpu("n", 0, slots=2),), cpu=Gpu("n", CPU, slots=3, is_cpu=True))
 ALONE = Node("n", (Gpu("n", 0, slots=3, is_cpu=True),))
@@ -54,7 +54,7 @@ def test_a_node_counts_the_slots_of_its_gpus_and_of_its_cpu_apart():
     assert [gpu["device"] for gpu in row["gpus"]] == ["GPU0"]
     alone = node_document(ALONE, ledger(ALONE, (0, 0)))
     assert (alone["slots"], alone["free"], alone["cpu_slots"], alone["cpu_free"]) == (3, 2, 3, 2)
-    head, both, other = lines(table_output.NODES, [row, alone])
+    head, both, other = lines(cluster.NODES, [row, alone])
     assert head[-4:] == ["CPU", "SLOTS", "PODS", "AGE"]
     assert (both[-3], other[-3]) == ("2/3", "-")
 
@@ -63,4 +63,4 @@ def test_a_slot_names_all_pods_that_share_it():
     (first, *_) = ledger(NODE, (0, 0), (0, 0), (0, 0)).slots.values()
     row = slot_document(first, NODE)
     assert (row["pod"], row["pods"]) == ("p0", ["p0", "p1", "p2"])
-    assert lines(table_output.SLOTS, [row])[1][-3:-1] == ["p0", "+2"]
+    assert lines(cluster.SLOTS, [row])[1][-3:-1] == ["p0", "+2"]

@@ -256,7 +256,7 @@ def test_logs_are_merged_prefixed_and_filtered(cli):
         (("exec", "lidar-ppo/w/0", "--", "ls"), 1, "ls cannot run in lidar-ppo-w-0"),
         (("launch", "-f", "nowhere.yaml", "--yes"), 2, "nowhere.yaml"),
         (("launch", "-f", "nowhere.yaml"), 2, "nowhere.yaml"),
-        (("launch", "-f", RACING), 2, "launch asks before it acts, and there is no terminal to ask on."),
+        (("launch", "-f", RACING), 2, "launch asks for confirmation, which needs a terminal."),
         (("launch", "-f", RACING, "--set", "foo=1"), 2, "foo"),
         (("kill", "racing-sac-s0"), 2, "kill asks before it acts"),
         (("kill", "RUN9"), 1, "Nothing is named 'RUN9'"),

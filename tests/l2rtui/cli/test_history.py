@@ -243,7 +243,7 @@ def test_a_run_of_the_past_is_launched_as_it_was(history, capsys, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     code, _, err = run(capsys, "launch", "--like", "race-s2", "--yes")
     assert code == 3
-    assert "its source tree /repo is not here any more" in err
+    assert "its source tree /repo no longer exists" in err
     code, out, err = run(capsys, "launch", "--as", "race-s2", "--name", "again", "--inexact", "--yes", "-o", "json")
     assert code == 0, err
     assert (json.loads(out)["run"], json.loads(out)["seed"]) == ("again", 2)

@@ -73,7 +73,7 @@ def test_a_stopped_learner_is_stalled_and_learns_again(run):
     state = named(run, lambda state: state["learning"] != "live")
     assert state["learning"] == "stalled"
     assert state["learning_level"] == "bad"
-    assert state["learning_reason"].startswith("t-learner-0 running: somebody has stopped it (SIGSTOP)")
+    assert state["learning_reason"].startswith("t-learner-0 running: it was stopped (SIGSTOP)")
     assert state["state"] == "Degraded"
     send(run, "learner", signal.SIGCONT)
     named(run, lambda state: state["learning"] == "live")
@@ -85,7 +85,7 @@ def test_stopped_workers_starve_their_learner_and_are_named(run):
     # other.
     both = "2 of 2 workers send nothing"
     state = named(run, lambda state: state["learning"] == "starved" and both in state["learning_reason"])
-    assert "(t-w-0 running: somebody has stopped it (SIGSTOP)" in state["learning_reason"]
+    assert "(t-w-0 running: it was stopped (SIGSTOP)" in state["learning_reason"]
     assert "t-w-1" in state["learning_reason"]
     assert state["learning_reason"].startswith("waits for data ")
     assert state["learning_reason"].endswith("see `l2rtui logs t/w`")

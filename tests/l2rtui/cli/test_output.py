@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from l2rtui.cli.output import Output, StderrReporter, to_json, to_yaml
-from l2rtui.cli.table_output import format_age
 from l2rtui.cli.verbs.logs import since
 from l2rtui.domain.status import Level
 from l2rtui.errors import UsageError
+from l2rtui.tables.cluster import format_age
 from l2rtui.tables.column import Column, View
 
 VIEW = View(

@@ -690,7 +690,7 @@ def test_a_sole_worker_that_fails_again_and_again_is_named_before_the_first_upda
         (
             replace(UP, rate=0.0, stepping_seconds=300, step_seconds=45, longest_step_seconds=45),
             Learning.STARVED,
-            "hangs: the present step of its environment has taken 5m, the longest before 45 s",
+            "hangs: the current step of its environment has taken 5m, the longest before 45 s",
         ),
         (
             replace(UP, rate=0.0, stepping_seconds=70),

@@ -100,6 +100,6 @@ def test_there_is_one_for_one_environment_alone():
         found(WORKER, EVALUATOR)
     assert found(WORKER, EVALUATOR, train={"eval_episodes": 1}) is not None
     with pytest.raises(
-        ValueError, match="the simulator beside a worker of w serves one: leave workers_per_pod out"
+        ValueError, match="the simulator sidecar of a worker of w serves one: leave workers_per_pod out"
     ):
         found(replace(WORKER, workers_per_pod=2))

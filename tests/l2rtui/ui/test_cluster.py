@@ -559,7 +559,7 @@ async def test_a_learner_that_hangs_is_seen_by_the_age_of_its_numbers(desk):
         runs = cluster.panes.runs.model.rows
         await one.until(lambda: all("silent 2m" in [cell.text for cell in row.cells] for row in runs.values()))
         assert "silent 2m" in one.words()
-        await one.until(lambda: "▲ 2m old: the learner prints none any more" in one.words())
+        await one.until(lambda: "▲ 2m old: the learner no longer prints records" in one.words())
         above_log = one.words().split("5 Log")[0]  # the log is of the past, and may show them
         assert not any(f"{rate:,.0f}" in above_log for rate in rates)
         assert "learning  ✖ stalled for 2m: its learner has" in one.words()

@@ -114,7 +114,7 @@ async def test_a_run_is_planned_as_it_was_and_what_is_gone_refuses_it(desk):
         await open_history(one)
         await one.press("R")
         await one.until(lambda: one.top == "ReviewScreen", "the review")
-        await one.until(lambda: "its source tree /gone is not here any more" in one.words(), "the refusal")
+        await one.until(lambda: "its source tree /gone no longer exists" in one.words(), "the refusal")
         assert "launch --like 00000003" in one.words()
 
 

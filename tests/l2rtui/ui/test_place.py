@@ -230,7 +230,7 @@ def test_seats_go_back_with_the_reason():
 
     own = [pod("r", "me", number) for number in range(len(seats))]
     assert reason(*own) == ""
-    assert reason(own[0], pod("r", "you", 1)) == "Somebody else took slots: 1 staged replica went back."
+    assert reason(own[0], pod("r", "you", 1)) == "Another launch took slots: 1 staged replica went back."
     assert reason(own[0], pod("other", "me", 1)) == "Slots are no longer free: 1 staged replica went back."
     assert reason(has_node=False) == "Slots are no longer free: 2 staged replicas went back."
 

@@ -69,7 +69,7 @@ async def _read(api: Api, namespace: str, kind: str, name: str, missing: Finding
         if error.is_not_found:
             return missing
         if error.is_forbidden:
-            sentence = "you may not read it: nobody knows whether it is there"
+            sentence = "you may not read it: its existence is not checked"
             return Finding(Severity.WARNING, missing.subject, sentence)
         raise
 

@@ -452,7 +452,7 @@ def _container(pod: PodStruct, troubles: Mapping[str, str], forced: set[str]) ->
     if pod.metadata.uid in forced:
         reason = f"taken out of the API by force: it may still run on {pod.spec.node_name}"
     else:
-        reason = f"nobody can tell whether it has ended: {troubles[pod.spec.node_name or '']}"
+        reason = f"whether it has ended is unknown: {troubles[pod.spec.node_name or '']}"
     return Leftover("Container", pod.metadata.name, reason)
 
 

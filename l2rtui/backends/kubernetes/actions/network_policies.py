@@ -58,7 +58,7 @@ def network_policy(run: RunPlan, namespace: str, metrics_namespace: str = "") ->
     return new_object(KIND, labels.run_object(run.spec.name), meta=meta, spec=spec)
 
 
-_DETAIL: Final = "who reaches its pods: its own pods alone"
+_DETAIL: Final = "who reaches its pods: only its own pods"
 
 
 async def with_steps(context: ClusterContext, plan: LaunchPlan) -> LaunchPlan:
@@ -102,9 +102,7 @@ async def check(context: ClusterContext, plan: LaunchPlan) -> tuple[Finding, ...
         )
         return (Finding(Severity.OK, "network", sentence),)
     if await context.api.can("create", KIND, context.namespace):
-        sentence = (
-            "pods of the run are reached by its own pods alone, where the cluster's network enforces policies"
-        )
+        sentence = "only the run's own pods reach its pods, if the cluster's network enforces policies"
         return (Finding(Severity.OK, "network", sentence),)
     sentence = f"you may not create networkpolicies in {context.namespace}: other pods reach those of the run"
     return (Finding(Severity.WARNING, "network", sentence, role_hint([Right("create", KIND)])),)

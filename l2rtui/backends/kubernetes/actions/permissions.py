@@ -18,7 +18,7 @@ ACTIONS: Final = ("launch", "kill", "scale", "destroy", "exec", "forward", "rese
 NEEDS: Final[Mapping[str, tuple[Right, ...]]] = MappingProxyType(
     {action: needed((RoleScope.RESEARCHER,), action) for action in ACTIONS}
 )
-"""Permissions that each action needs beyond those of a viewer."""
+"""Permissions that each action needs in addition to a viewer's."""
 
 
 async def missing_rights(api: Api, rights: Sequence[Right], namespace: str | None) -> list[Right]:

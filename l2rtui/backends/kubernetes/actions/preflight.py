@@ -74,7 +74,7 @@ def _not_jobs(run: RunPlan) -> Iterator[Finding]:
         return
     for set_spec in run.spec.sets:
         if render.controller_kind(set_spec) != "Job":
-            sentence = "a JobSet has Jobs alone, and this set is restarted for ever"
+            sentence = "a JobSet consists of Jobs, and this set is always restarted"
             hint = f"Write `restart: OnFailure` for {set_spec.name}, or leave out queue."
             yield Finding(Severity.REFUSAL, f"{run.spec.name}/{set_spec.name}", sentence, hint)
 
@@ -98,7 +98,7 @@ async def _problem(api: Api, queue: Queue, namespace: str) -> Finding | None:
             hint = "`kubectl get localqueues` lists them; a LocalQueue belongs to one namespace."
             return Finding(Severity.REFUSAL, "queue", f"there is no LocalQueue {queue.name} in {namespace}", hint)
         if error.is_forbidden:
-            sentence = f"you may not read the LocalQueue {queue.name}: nobody knows whether it is there"
+            sentence = f"you may not read the LocalQueue {queue.name}: its existence is not checked"
             return Finding(Severity.WARNING, "queue", sentence)
         raise
     return None

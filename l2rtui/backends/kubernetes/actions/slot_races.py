@@ -76,12 +76,12 @@ async def protection(context: ClusterContext) -> Finding:
     if not is_permitted:
         claimed = f"you may not use Leases in {namespace}: slots are not claimed"
     if can_look:
-        look = "of launches from several namespaces at once, a second look at all pods lets the first keep a slot"
+        look = "if several namespaces launch simultaneously, a second look at all pods lets the first keep a slot"
         severity = Severity.OK if is_permitted else Severity.WARNING
         return Finding(severity, "claims", f"{claimed}; {look}", _PREPARE if is_permitted else _LEASES)
-    rest = "somebody who launches in another namespace at the same moment may get the same ones"
+    rest = "a launch in another namespace at the same moment may get the same ones"
     if not is_permitted:
-        rest = "somebody who launches at the same moment may get the same ones"
+        rest = "another launch at the same moment may get the same ones"
     return Finding(Severity.WARNING, "claims", f"{claimed}; {rest}", _PREPARE if is_permitted else _LEASES)
 
 

@@ -8,7 +8,7 @@ from l2rtui.backends.kubernetes.api.structs import ContainerStatus, PodStruct, T
 from l2rtui.domain.status import Phase, exit_text
 
 _PLAIN = ("Completed", "Error", "")
-"""Reasons that say no more than the exit code."""
+"""Reasons that add nothing to the exit code."""
 
 
 @dataclass(frozen=True, slots=True)

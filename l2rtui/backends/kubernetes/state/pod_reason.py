@@ -65,7 +65,7 @@ _UNSCHEDULABLE = re.compile(r"^\d+/(\d+) nodes are available: ?(.*)$", re.DOTALL
 
 
 NODE_LOST: Final = "NodeLost"
-"""Reason of a pod whose node does not say any more how it is."""
+"""Reason of a pod whose node no longer reports."""
 
 
 def explain(

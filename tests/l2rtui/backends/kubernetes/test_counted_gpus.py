@@ -12,7 +12,6 @@ import yaml
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.backend import KubernetesBackend
 from l2rtui.backends.kubernetes.manifests.import_yaml import read_kubernetes_yaml
-from l2rtui.cli import json_output, table_output
 from l2rtui.config import Settings
 from l2rtui.domain.containers import Binding, PodSettings
 from l2rtui.domain.ledger import DeviceUsage, SlotState
@@ -21,6 +20,8 @@ from l2rtui.domain.placement import parse_pins
 from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
 from l2rtui.errors import RefusedError
 from l2rtui.services import launcher
+from l2rtui.tables import cluster
+from l2rtui.tables.documents import node_document
 from l2rtui.ui.state.placement_draft import PlacementDraft
 from l2rtui.ui.widgets.metric_strip import about_slot
 from tests.fakes.kubernetes_objects import Failure, ObjectServer, serving
@@ -362,8 +363,8 @@ async def test_a_model_and_a_memory_choose_the_node(server, backend):
 async def test_lists_and_the_app_say_what_is_used_by_count(server, backend):
     put(server, *documents("01-plugin-count.yaml"), *documents("17-unhealthy-gpu.yaml"))
     snapshot = await backend.snapshot()
-    listed = {name: json_output.node_document(node, snapshot.ledger) for name, node in snapshot.nodes.items()}
-    columns = {column.header: column.value for column in table_output.NODES.columns}
+    listed = {name: node_document(node, snapshot.ledger) for name, node in snapshot.nodes.items()}
+    columns = {column.header: column.value for column in cluster.NODES.columns}
     by_plugin = {name: columns["BY PLUGIN"](document) for name, document in listed.items()}
     assert by_plugin == {"g-1": "gpu 7/8", "xid-1": "gpu 7/7 (1 unhealthy)"}
     assert listed["g-1"]["resources"][0] == {

@@ -56,7 +56,7 @@ def test_some_numbers_of_a_vector_are_shown():
         ({SELECT: {"indices": []}}, "indices are []; they must be of 0 to 3"),
         ("NoSuchWrapper", "gymnasium.wrappers has no class NoSuchWrapper"),
         ("no_such_lab:Wrapper", "no_such_lab cannot be imported"),
-        ("gymnasium.spaces:Box", "CartPole-v1: gymnasium.spaces:Box is no wrapper of Gymnasium"),
+        ("gymnasium.spaces:Box", "CartPole-v1: gymnasium.spaces:Box is not a wrapper of Gymnasium"),
         ({"ClipReward": {"most": 1}}, "CartPole-v1: ClipReward cannot be put around it with {'most': 1}"),
         ({"ClipReward": {}, "Autoreset": {}}, "write a name, or one name to its options"),
         (3, "write a name, or one name to its options"),

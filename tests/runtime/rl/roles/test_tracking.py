@@ -110,7 +110,9 @@ def test_what_cannot_be_sent_is_sent_later_and_said_once(tmp_path, service, said
     sending, service.is_down = sender(tmp_path, said), True
     assert not any([sending.send(), sending.send()])
     (sentence,) = said
-    assert sentence == "mlflow: metrics are not sent, and training goes on: no route to http://***@tracker for ***"
+    assert (
+        sentence == "mlflow: metrics are not sent, and training continues: no route to http://***@tracker for ***"
+    )
     service.is_down = False
     assert sending.close(is_done=True) == 0
     assert said[1:] == ["mlflow: metrics go to here", "mlflow: metrics are sent again"]

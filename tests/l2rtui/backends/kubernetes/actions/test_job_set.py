@@ -138,7 +138,7 @@ async def test_preflight_tries_the_set_and_refuses_what_cannot_be_a_job(cluster,
         for item in await preflight.check_queues(cluster.context.api, forever, "ml")
         if item.severity is Severity.REFUSAL
     ]
-    assert refusal.sentence == "a JobSet has Jobs alone, and this set is restarted for ever"
+    assert refusal.sentence == "a JobSet consists of Jobs, and this set is always restarted"
     (missing,) = [
         item.sentence
         for item in await preflight.check_queues(cluster.context.api, await planned(cluster, QUEUED), "ml")

@@ -1,4 +1,7 @@
-"""Tables of documents: columns, colours by meaning, and the name of each object."""
+"""Nodes, slots, pods and runs: their columns in the CLI and in the app.
+
+Rows of the app are made in ``ui.widgets``, from values instead of documents: a cluster has ten thousand pods.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from l2rtui.domain.quantity import age, format_bytes, format_cores
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.selection.filter_language import GPU_COLUMNS, gpu_cells
 from l2rtui.domain.status import Level
-from l2rtui.tables.column import Column, Document, View
+from l2rtui.tables.column import Column, Document, TableColumn, View, app_only
 
 _SLOT_LEVELS = {
     "free": Level.OK,
@@ -21,33 +24,18 @@ _SLOT_LEVELS = {
     "failed": Level.BAD,
     "reserved": Level.WAIT,
 }
-_WEIGHT_LEVELS = {"ok": Level.OK, "warning": Level.WARN, "refusal": Level.BAD}
-_STEP_LEVELS = {"done": Level.OK, "skipped": Level.DONE, "running": Level.WAIT, "failed": Level.BAD}
 
 
-def _age(document: Document) -> str | None:
+def age_of(document: Document) -> str | None:
+    """Return the age of an object; None if its time is unknown."""
     if document["created"] is None:
         return None
     return format_age(time.time() - datetime.fromisoformat(document["created"]).timestamp())
 
 
-def _since(document: Document) -> str | None:
-    return _age({"created": document["since"]})
-
-
 def format_age(seconds: float) -> str:
     """Write an age as the app does, but below a minute to the second."""
     return age(seconds, second_step=1)
-
-
-def _record_age(document: Document) -> str | None:
-    seconds = document["age_seconds"]
-    return None if seconds is None else format_age(seconds)
-
-
-def _while_live(field: str) -> Callable[[Document], object]:
-    """Return a rate, or None if its record is old or its learner no longer exists."""
-    return lambda document: document[field] if document["is_live"] else None
 
 
 def _state_of_node(document: Document) -> str:
@@ -129,12 +117,13 @@ def _share_memory(document: Document) -> str | None:
     return " ".join("-" if size is None else format_bytes(size) for size in sizes)
 
 
-def _bytes_of(field: str) -> Callable[[Document], str | None]:
+def bytes_of(field: str) -> Callable[[Document], str | None]:
     """Return the function that reads a number of bytes of a document; None if unknown."""
     return lambda document: None if document[field] is None else format_bytes(document[field])
 
 
-def _percent_of(field: str) -> Callable[[Document], str | None]:
+def percent_of(field: str) -> Callable[[Document], str | None]:
+    """Return the function that reads a share of a document; None if unknown."""
     return lambda document: None if document[field] is None else f"{document[field]:.0f}"
 
 
@@ -152,41 +141,59 @@ def _gpu_of_slot(document: Document) -> tuple[int, str, int]:
     return document["gpu_free"], sanitize(document["gpu_model"] or ""), document["gpu_memory_bytes"] or 0
 
 
-def _slots(document: Document) -> str:
+def slots_text(document: Document) -> str:
+    """Return the slots of a pod."""
     return " ".join(document["slots"])
 
 
-def _sets(document: Document) -> str:
+def sets_text(document: Document) -> str:
+    """Return the sets of a run with their ready replicas: ``w 3/4``."""
     return " ".join(f"{row['set']} {row['ready']}/{row['replicas']}" for row in document["sets"])
-
-
-def _counted(receipt: Document) -> str | None:
-    return ", ".join(f"{number} {kind}" for kind, number in receipt["counted"].items()) or None
 
 
 def _level(document: Document) -> Level:
     return Level(document["level"])
 
 
-NODES = View(
+def _created_column(rank: int) -> Column[Document]:
+    """Return the column of ages; its rank in a narrow table of the app differs."""
+    app = TableColumn("age", "age", most=6, right=True, rank=rank, is_age=True)
+    return Column("AGE", age_of, is_number=True, is_volatile=True, app=app)
+
+
+NODES: Final[View[Document]] = View(
     "node",
     (
-        Column("NODE", "node"),
-        Column("STATE", _state_of_node, level=_level_of_node),
-        Column("GPUS", _gpus, is_number=True),
-        Column("SLOTS", "slots", is_number=True),
-        Column("FREE", "free", is_number=True),
+        Column("NODE", "node", app=TableColumn("node", "node", most=40)),
+        Column("STATE", _state_of_node, level=_level_of_node, app=TableColumn("state", "state", most=14)),
+        Column("GPUS", _gpus, is_number=True, app=TableColumn("gpus", "GPUs", most=5, right=True, rank=2)),
+        Column("SLOTS", "slots", is_number=True, app=TableColumn("slots", "slots", most=7, right=True, rank=1)),
+        Column("FREE", "free", is_number=True, app=TableColumn("free", "free", most=6, right=True)),
+        app_only(TableColumn("busy", "busy", most=6, right=True, rank=3)),
+        app_only(TableColumn("failing", "failing", most=7, right=True, rank=3)),
+        app_only(TableColumn("unknown", "unknown", most=7, right=True, rank=6)),
         Column("BY PLUGIN", _by_plugin),
         Column("CPU", _used, is_number=True),
         Column("MEMORY", _memory, is_number=True),
         Column("CPU SLOTS", _cpu_slots, is_number=True),
-        Column("PODS", "pods", is_number=True),
-        Column("AGE", _age, is_number=True, is_volatile=True),
-        Column("GPU%", _gpu_use, is_wide=True),
-        Column("GPU MEMORY", _gpu_memory, is_wide=True),
+        Column("PODS", "pods", is_number=True, app=TableColumn("pods", "pods", most=5, right=True, rank=2)),
+        _created_column(3),
+        # The app shows shares in percent, and totals in columns of their own.
+        app_only(TableColumn("cpu", "cpu", most=5, right=True, rank=2)),
+        app_only(TableColumn("mem", "mem", most=5, right=True, rank=2)),
+        Column("GPU%", _gpu_use, is_wide=True, app=TableColumn("gpu%", "GPU %", most=5, right=True, rank=2)),
+        Column(
+            "GPU MEMORY",
+            _gpu_memory,
+            is_wide=True,
+            app=TableColumn("gpu mem", "GPU mem", most=7, right=True, rank=4),
+        ),
+        app_only(TableColumn("cores", "cores", most=6, right=True, rank=5)),
+        app_only(TableColumn("memory", "memory", most=8, right=True, rank=5)),
         Column("IP", "ip", is_wide=True),
-        Column("MODEL", _models, is_wide=True),
-        Column("MESSAGE", "message", is_wide=True),
+        Column("MODEL", _models, is_wide=True, app=TableColumn("model", "model", most=28, rank=4)),
+        app_only(TableColumn("taints", "taints", most=40, rank=7)),
+        Column("MESSAGE", "message", is_wide=True, app=TableColumn("note", "note", most=60, rank=8)),
     ),
     GPU_COLUMNS,
     lambda document: gpu_cells(_gpu_facts(document["gpus"])),
@@ -204,8 +211,8 @@ SLOTS = View(
         Column("RESERVED", "reserved_by"),
         Column("UNTIL", "reserved_until", is_wide=True),
         Column("NOTE", "reserved_note", is_wide=True),
-        Column("GPU%", _percent_of("gpu_use_percent"), is_wide=True, is_number=True),
-        Column("GPU MEMORY", _bytes_of("gpu_memory_used_bytes"), is_wide=True, is_number=True),
+        Column("GPU%", percent_of("gpu_use_percent"), is_wide=True, is_number=True),
+        Column("GPU MEMORY", bytes_of("gpu_memory_used_bytes"), is_wide=True, is_number=True),
     ),
     GPU_COLUMNS,
     lambda document: gpu_cells([_gpu_of_slot(document)] if document["kind"] == "gpu" else ()),
@@ -245,179 +252,103 @@ def with_namespaces(view: View, documents: Sequence[Document]) -> View:
     return replace(view, columns=(first, replace(_NAMESPACE, is_wide=False), *others))
 
 
-PODS = View(
+PODS: Final[View[Document]] = View(
     "pod",
     (
-        Column("POD", "pod"),
+        Column("POD", "pod", app=TableColumn("pod", "pod", most=40)),
+        app_only(TableColumn("status", "status", most=22)),
+        app_only(TableColumn("mismatch", "mismatch", most=60, rank=1)),
+        app_only(TableColumn("set", "set", most=14, rank=6)),
+        app_only(TableColumn("role", "role", most=9, rank=4)),
         _NAMESPACE,
-        Column("NODE", "node"),
-        Column("SLOTS", _slots, is_wide=True),
+        # A slot is ambiguous without its node; most pod names contain the role.
+        Column("NODE", "node", app=TableColumn("node", "node", most=20, rank=1)),
+        Column("SLOTS", slots_text, is_wide=True, app=TableColumn("slot", "slot", most=12, rank=1)),
         Column("OWNER", "owner"),
         Column("RUN", "run"),
         Column("ROLE", "role"),
         Column("STATUS", "status", level=_level),
         Column("READY", _ready_containers, is_number=True),
-        Column("RESTARTS", "restarts", is_number=True),
-        Column("AGE", _age, is_number=True, is_volatile=True),
+        Column(
+            "RESTARTS",
+            "restarts",
+            is_number=True,
+            app=TableColumn("restarts", "restarts", most=8, right=True, rank=3),
+        ),
+        app_only(TableColumn("exit", "exit", most=5, right=True, rank=5)),
+        _created_column(2),
+        # A pod's rate comes from its own record: the rates of the workers add up to roughly the learner's.
+        app_only(TableColumn("rate", "steps/s", most=10, right=True, rank=2)),
+        app_only(TableColumn("sim", "simulator", most=18, rank=3)),
+        app_only(TableColumn("fps", "fps", most=6, right=True, rank=5)),
+        app_only(TableColumn("rank", "rank", most=9, right=True, rank=2)),
+        app_only(TableColumn("round", "round", most=6, right=True, rank=3)),
+        app_only(TableColumn("step", "step", most=14, rank=3)),
+        app_only(TableColumn("gpu_busy", "GPU %", most=8, right=True, rank=5)),
+        app_only(TableColumn("gpu_memory", "GPU mem", most=11, right=True, rank=6)),
+        app_only(TableColumn("run", "run", most=24, rank=7)),
+        app_only(TableColumn("owner", "owner", most=12, rank=8)),
+        app_only(TableColumn("seed", "seed", most=6, right=True, rank=9)),
         Column("IP", "ip", is_wide=True),
-        Column("PID", "pid", is_wide=True, is_number=True),
+        Column(
+            "PID", "pid", is_wide=True, is_number=True, app=TableColumn("pid", "pid", most=8, right=True, rank=10)
+        ),
         Column("GPU%", _share_percent, is_wide=True, is_number=True),
         Column("GPU MEMORY", _share_memory, is_wide=True, is_number=True),
         Column("WHAT", "sentence", is_wide=True),
         Column("MISMATCH", lambda document: "; ".join(document["mismatches"]), is_wide=True),
     ),
 )
-RUNS = View(
+POD_COLUMN_FIELDS: Final = {
+    "mismatch": "mismatch",
+    "rate": "rate",
+    "sim": "sim",
+    "fps": "sim",
+    "rank": "rank",
+    "round": "round",
+    "step": "step",
+    "gpu_busy": "share",
+    "gpu_memory": "share",
+}
+"""Columns that the app shows as soon as one pod has their field: of metric records, of GPUs, of its place."""
+RUNS: Final[View[Document]] = View(
     "run",
     (
-        Column("RUN", "run"),
+        Column("RUN", "run", app=TableColumn("run", "run", most=40)),
         _NAMESPACE,
         Column("OWNER", "owner"),
         Column("KIND", "kind", is_wide=True),
         Column("SEED", "seed", is_number=True),
-        Column("STATE", "state", level=_level),
-        Column("LEARNING", "learning", level=lambda document: Level(document["learning_level"])),
-        Column("READY", _ready_replicas, is_number=True),
-        Column("AGE", _age, is_number=True, is_volatile=True),
-        Column("SETS", _sets, is_wide=True),
+        # The grid writes only this letter into its slots, and its legend often has no room for the names.
+        app_only(TableColumn("letter", "", most=1, rank=3)),
+        Column("STATE", "state", level=_level, app=TableColumn("state", "state", most=16)),
+        Column(
+            "LEARNING",
+            "learning",
+            level=lambda document: Level(document["learning_level"]),
+            app=TableColumn("learning", "learning", most=10),
+        ),
+        app_only(TableColumn("return", "return", most=8, right=True, rank=1)),
+        app_only(TableColumn("trend", "over time", most=12, rank=3)),
+        Column(
+            "READY", _ready_replicas, is_number=True, app=TableColumn("ready", "pods", most=7, right=True, rank=1)
+        ),
+        # Steps of a job, size of a process group: shown if some run reports it.
+        app_only(TableColumn("at", "at", most=28, rank=1)),
+        app_only(TableColumn("rate", "steps/s", most=8, right=True, rank=2)),
+        app_only(TableColumn("updates", "updates/s", most=9, right=True, rank=5)),
+        app_only(TableColumn("policy", "policy", most=8, right=True, rank=6)),
+        app_only(TableColumn("lag", "lag", most=6, right=True, rank=7)),
+        app_only(TableColumn("steps", "env steps", most=14, right=True, rank=10)),
+        app_only(TableColumn("trial", "trial", most=6, right=True, rank=6)),
+        app_only(TableColumn("values", "values", most=36, rank=6)),
+        app_only(TableColumn("seed", "seed", most=6, right=True, rank=8)),
+        # Mainly for filters: the name of a run starts with it.
+        app_only(TableColumn("experiment", "experiment", most=24, rank=12)),
+        app_only(TableColumn("owner", "owner", most=12, rank=11)),
+        _created_column(4),
+        Column("SETS", sets_text, is_wide=True),
         Column("WHY", "learning_reason", is_wide=True, is_volatile=True),
         Column("WHAT", "message", is_wide=True),
     ),
 )
-LAUNCHED = View(
-    "run",
-    (
-        Column("RUN", "run"),
-        Column("SEED", "seed", is_number=True),
-        Column("PODS", lambda document: len(document["pods"]), is_number=True),
-        Column("SETS", _sets),
-    ),
-)
-QUEUE = View(
-    "run",
-    (
-        Column("POSITION", "position", is_number=True),
-        Column("RUN", "run"),
-        Column("WAITS FOR", "waits_for", is_volatile=True),
-        Column("SINCE", _since, is_number=True, is_volatile=True),
-    ),
-)
-PLANNED = View(
-    "pod",
-    (
-        Column("POD", "pod"),
-        Column("RUN", "run"),
-        Column("ROLE", "role"),
-        Column("NODE", "node"),
-        Column("SLOTS", _slots),
-        Column("COMMAND", lambda document: " ".join(document["command"]), is_wide=True),
-    ),
-)
-FINDINGS = View(
-    "subject",
-    (
-        Column("", "weight", level=lambda document: _WEIGHT_LEVELS[document["weight"]]),
-        Column("SUBJECT", "subject"),
-        Column("WHAT", lambda document: ". ".join(filter(None, (document["sentence"], document["hint"])))),
-    ),
-)
-DESTROYED_RUNS = View(
-    "name",
-    (
-        Column("RUN", "name"),
-        Column("EXPERIMENT", "experiment"),
-        Column("SEED", "seed", is_number=True),
-        Column("PODS", "pods", is_number=True),
-        Column("GONE", lambda document: _age({"created": document["destroyed"]}), is_volatile=True),
-    ),
-)
-TEMPLATES = View("name", (Column("NAME", "name"), Column("ABOUT", "about"), Column("FILE", "path", is_wide=True)))
-SCALED = View(
-    lambda document: f"{document['run']}/{document['set']}",
-    (
-        Column("RUN", "run"),
-        Column("SET", "set"),
-        Column("REPLICAS", "replicas", is_number=True),
-        Column("ADDED", lambda document: " ".join(document["added"])),
-        Column("REMOVED", lambda document: " ".join(document["removed"])),
-    ),
-)
-RECEIPTS = View(
-    "run",
-    (
-        Column("RUN", "run"),
-        Column("OBJECTS", "objects", is_number=True),
-        Column("LEFT", "left", is_number=True, level=lambda document: Level.BAD if document["left"] else None),
-        Column("SECONDS", "seconds", is_number=True),
-        Column("KEPT", "kept"),
-        Column("COUNTED", _counted, is_wide=True),
-        Column("NOT SEEN", "not_seen", is_wide=True),
-    ),
-)
-METRICS = View(
-    "run",
-    (
-        Column("RUN", "run"),
-        Column("STEPS", "env_steps", is_number=True),
-        Column("UPDATES", "updates", is_number=True),
-        Column("VERSION", "policy_version", is_number=True),
-        Column("LAG", "policy_lag", is_number=True),
-        Column("RETURN", "return", is_number=True),
-        Column("TRAINING", "mean_return", is_number=True, is_wide=True),
-        Column("EVAL", "eval_return", is_number=True, is_wide=True),
-        Column("PROGRESS", "eval_progress", is_number=True),
-        Column("STEPS/S", _while_live("env_steps_per_second"), is_number=True),
-        Column("UPDATES/S", _while_live("updates_per_second"), is_number=True),
-        Column(
-            "AGE",
-            _record_age,
-            is_number=True,
-            level=lambda row: None if row["is_live"] else Level.WARN,
-            is_volatile=True,
-        ),
-        Column("WORKERS", "workers", is_number=True),
-        Column("GPU%", _percent_of("gpu_percent"), is_number=True),
-        Column("TIME", "time", is_wide=True),
-        Column("DEVICE", "device", is_wide=True),
-        Column("GPU MEMORY", _bytes_of("gpu_memory_bytes"), is_wide=True, is_number=True),
-        Column("RESERVED", _bytes_of("gpu_reserved_bytes"), is_wide=True, is_number=True),
-    ),
-)
-STEPS = View(
-    "step",
-    (
-        Column("STEP", "step"),
-        Column("STATE", "state", level=lambda document: _STEP_LEVELS.get(document["state"])),
-        Column("EXIT", "exit_code", is_number=True),
-        Column("SECONDS", "seconds", is_number=True),
-        Column("WHAT", "detail"),
-    ),
-)
-ELASTIC = View(
-    "pod",
-    (
-        Column("POD", "pod"),
-        Column("STATE", "state"),
-        Column("RANK", "rank", is_number=True),
-        Column("WORLD", "world_size", is_number=True),
-        Column("ROUND", "round", is_number=True),
-        Column("EPOCH", "epoch", is_number=True),
-        Column("STEP", "step", is_number=True),
-        Column("LOSS", "loss", is_number=True),
-        Column("ACCURACY", "accuracy", is_number=True),
-        Column("FROM STEP", "resumed_step", is_wide=True, is_number=True),
-        Column("OF NODE", "resumed_from", is_wide=True),
-    ),
-)
-PEERS = View(
-    "pod",
-    (
-        Column("POD", "pod"),
-        Column("ROLE", "role"),
-        Column("INDEX", "index", is_number=True),
-        Column("GLOBAL STEP", "global_step", is_number=True),
-        Column("LOCAL STEP", "local_step", is_number=True),
-        Column("LOSS", "loss", is_number=True),
-    ),
-)
-ACCURACY = View("class", (Column("CLASS", "class"), Column("ACCURACY", "accuracy", is_number=True)))
