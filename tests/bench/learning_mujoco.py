@@ -231,16 +231,18 @@ def draw(runs: list[Run], picture: Path) -> None:
     mpl.rcParams["svg.hashsalt"] = "l2rtui"
     from matplotlib import pyplot as plt
 
-    tasks = [task for task in TASKS if any(run.task == task.name for run in runs)]
-    rows = -(-len(tasks) // PANELS_A_ROW)
-    figure, grid = plt.subplots(rows, PANELS_A_ROW, figsize=(13, 3.2 * rows), layout="constrained", squeeze=False)
+    tasks = [task for task in TASKS if {run.by for run in runs if run.task == task.name} == set(PARTIES)]
+    if not tasks:
+        return
+    rows, columns = -(-len(tasks) // PANELS_A_ROW), min(len(tasks), PANELS_A_ROW)
+    figure, grid = plt.subplots(
+        rows, columns, figsize=(3.3 * columns, 3.2 * rows), layout="constrained", squeeze=False
+    )
     for axes in grid.flat[len(tasks) :]:
         axes.set_axis_off()
     for axes, task in zip(grid.flat, tasks, strict=False):
         for by, (label, colour) in PARTIES.items():
             seeds = [run for run in runs if (run.task, run.by) == (task.name, by)]
-            if not seeds:
-                continue
             first, last = max(run.env_steps[0] for run in seeds), min(run.env_steps[-1] for run in seeds)
             steps = [first + (last - first) * part / 40 for part in range(41)]
             values = [[value_at(run, at) for run in seeds] for at in steps]
