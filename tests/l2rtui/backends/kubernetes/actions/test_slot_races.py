@@ -246,7 +246,7 @@ async def test_replicas_that_were_added_go_back_and_the_others_stay(server, peop
             False,
             (),
             Severity.OK,
-            "within this namespace; of launches from several namespaces at once, a second look",
+            "within this namespace; if several namespaces launch simultaneously, a second look",
         ),
         (False, (("create", "leases"),), Severity.WARNING, "not claimed; of launches from several namespaces"),
     ],
