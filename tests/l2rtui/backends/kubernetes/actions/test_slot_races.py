@@ -248,7 +248,7 @@ async def test_replicas_that_were_added_go_back_and_the_others_stay(server, peop
             Severity.OK,
             "within this namespace; if several namespaces launch simultaneously, a second look",
         ),
-        (False, (("create", "leases"),), Severity.WARNING, "not claimed; of launches from several namespaces"),
+        (False, (("create", "leases"),), Severity.WARNING, "not claimed; if several namespaces launch"),
     ],
 )
 async def test_a_plan_says_which_of_both_protects(server, cluster, has_shared, denied, severity, words):
