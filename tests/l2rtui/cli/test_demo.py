@@ -274,7 +274,7 @@ def test_logs_are_merged_prefixed_and_filtered(cli):
         (("port-forward", "lidar-ppo/w/0", "x"), 2, "'x' is not LOCAL:REMOTE"),
         (("port-forward", "lidar-ppo/w/0", "80:99999"), 2, "they end at 65535"),
         (("port-forward", "lidar-ppo/w/0", "6006:6006"), 1, "the demo cluster has no processes"),
-        (("destroy", "racing-sac-s0"), 2, "destroy asks before it acts"),
+        (("destroy", "racing-sac-s0"), 2, "destroy asks for confirmation"),
         (
             ("destroy", "lidar-ppo", "--yes", "--readonly"),
             3,

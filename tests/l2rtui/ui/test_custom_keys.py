@@ -208,7 +208,7 @@ def test_mistakes_in_the_tables_are_sentences(tmp_path, text, said):
 
 
 def test_tables_are_no_variables():
-    with pytest.raises(ConfigError, match="set in the file alone"):
+    with pytest.raises(ConfigError, match="can only be set in the file"):
         load_settings({}, {"L2RTUI_PROTECTED": "0"})
 
 
