@@ -77,14 +77,15 @@ class Output:
             return len(every)
         rows = iter(items)
         first = list(islice(rows, _FIRST_ROWS))
+        columns = self._columns(view)
         if self.form != "name":
-            self._header(columns := self._columns(view), _fitting(columns, [_cells(columns, row) for row in first]))
+            self._header(columns, _fitting(columns, [_cells(columns, row) for row in first]))
         number = 0
         for number, item in enumerate(chain(first, rows), 1):
             if self.form == "name":
                 self._names(view, [item])
             else:
-                self._row_of_stream(view, item)
+                self._row_of_stream(columns, item)
             if number == len(first):
                 self.stream.flush()
         return number
@@ -111,7 +112,7 @@ class Output:
         elif self.form == "name":
             self._names(view, [item])
         else:
-            self._row_of_stream(view, item)
+            self._row_of_stream(self._columns(view), item)
         self.stream.flush()
 
     def dump(self, data: Any) -> None:
@@ -154,8 +155,7 @@ class Output:
         for line in self.table_lines(view, items):
             self.line(line)
 
-    def _row_of_stream(self, view: View[T], item: T) -> None:
-        columns = self._columns(view)
+    def _row_of_stream(self, columns: Sequence[Column[T]], item: T) -> None:
         if not self._widths:
             self._open_stream(columns, [item])
         self.line(self._aligned(columns, self._widths, _cells(columns, item), item))

@@ -183,7 +183,7 @@ async def test_a_namespace_that_was_deleted_is_said(cli, run, kubeconfig, namesp
         kubectl("delete", "namespace", namespace, "--wait=false")
         await screen.within("named", lambda: f"namespace {namespace}" in screen.header)
         await screen.within("noticed", lambda: bool(screen.notices), 60)
-        assert screen.notices[0].startswith("pair is gone, by none of l2rtui's verbs")
+        assert screen.notices[0].startswith("pair was deleted without l2rtui")
     done = await asyncio.to_thread(cli.call, "runs")
     assert f"namespace {namespace}" in done.stderr
     await lost_in_history(cli)

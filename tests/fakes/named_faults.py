@@ -63,7 +63,7 @@ def _stops(word: str) -> tuple[Stop, ...]:
 
 STOPS = _stops("has had no output for")
 """Role, number of its pods, the program in them (empty for all), and parts of the sentence."""
-SEEN_STOPS = _stops("somebody has stopped it")
+SEEN_STOPS = _stops("it was stopped")
 """The same where the state of a process is seen."""
 
 DISK_MEGABYTES = 64

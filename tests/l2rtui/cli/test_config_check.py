@@ -84,7 +84,7 @@ def test_a_right_file_and_the_variables_over_it(checked, monkeypatch):
 def test_a_wrong_variable_is_a_mistake(checked, monkeypatch):
     monkeypatch.setenv("L2RTUI_PROTECTED", "off")
     code, findings = checked("")
-    assert (code, "set in the file alone" in findings[0]["sentence"]) == (1, True)
+    assert (code, "can only be set in the file" in findings[0]["sentence"]) == (1, True)
 
 
 def test_no_file_is_no_mistake(tmp_path, monkeypatch, capsys):

@@ -258,7 +258,7 @@ def test_logs_are_merged_prefixed_and_filtered(cli):
         (("launch", "-f", "nowhere.yaml"), 2, "nowhere.yaml"),
         (("launch", "-f", RACING), 2, "launch asks for confirmation, which needs a terminal."),
         (("launch", "-f", RACING, "--set", "foo=1"), 2, "foo"),
-        (("kill", "racing-sac-s0"), 2, "kill asks before it acts"),
+        (("kill", "racing-sac-s0"), 2, "kill asks for confirmation"),
         (("kill", "RUN9"), 1, "Nothing is named 'RUN9'"),
         (("destroy", "racing-*"), 1, "Patterns are for lists: `l2rtui runs 'racing-*' -o name` prints the names."),
         (("destroy", "RUN9"), 1, "Nothing is named 'RUN9': the runs are"),
@@ -274,7 +274,7 @@ def test_logs_are_merged_prefixed_and_filtered(cli):
         (("port-forward", "lidar-ppo/w/0", "x"), 2, "'x' is not LOCAL:REMOTE"),
         (("port-forward", "lidar-ppo/w/0", "80:99999"), 2, "they end at 65535"),
         (("port-forward", "lidar-ppo/w/0", "6006:6006"), 1, "the demo cluster has no processes"),
-        (("destroy", "racing-sac-s0"), 2, "destroy asks before it acts"),
+        (("destroy", "racing-sac-s0"), 2, "destroy asks for confirmation"),
         (
             ("destroy", "lidar-ppo", "--yes", "--readonly"),
             3,

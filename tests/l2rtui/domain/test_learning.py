@@ -695,7 +695,7 @@ def test_a_sole_worker_that_fails_again_and_again_is_named_before_the_first_upda
         (
             replace(UP, rate=0.0, stepping_seconds=70),
             Learning.STARVED,
-            "hangs: the present step of its environment",
+            "hangs: the current step of its environment",
         ),
     ],
 )

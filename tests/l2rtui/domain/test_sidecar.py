@@ -72,7 +72,7 @@ def test_any_other_is_described_in_full():
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [
-        ({"image": "sim"}, "image needs a command beside it"),
+        ({"image": "sim"}, "image needs a command"),
         ({"mounts": ["/a"]}, "mounts: a sidecar has the mounts of its pod"),
         ({"user": "root"}, "user is 'root': of a sidecar it is a number other than 0"),
         ({"user": "0"}, "user is '0'"),

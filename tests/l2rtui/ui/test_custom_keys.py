@@ -150,7 +150,7 @@ async def test_filters_of_the_settings_are_there_and_stay(desk, tmp_path):
         await one.press("colon", *"filter roomy", "enter")
         await one.until(lambda: one.cluster.panes.nodes.model.displayed == ["phortx2"])
         await one.press("colon", *"forget roomy", "enter")
-        await one.until(lambda: any("stands in the settings file" in said for said in one.says()))
+        await one.until(lambda: any("is defined in the settings file" in said for said in one.says()))
 
 
 def test_a_broken_file_of_filters_is_as_none(tmp_path):
@@ -208,7 +208,7 @@ def test_mistakes_in_the_tables_are_sentences(tmp_path, text, said):
 
 
 def test_tables_are_no_variables():
-    with pytest.raises(ConfigError, match="set in the file alone"):
+    with pytest.raises(ConfigError, match="can only be set in the file"):
         load_settings({}, {"L2RTUI_PROTECTED": "0"})
 
 

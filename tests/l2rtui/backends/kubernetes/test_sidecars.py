@@ -128,7 +128,7 @@ def test_the_kubelet_makes_one_dollar_of_two():
 @pytest.mark.parametrize(
     ("sentences", "sentence"),
     [
-        ({"image": "sim:1"}, "simulator.image needs a command beside it"),
+        ({"image": "sim:1"}, "simulator.image needs a command"),
         ({"mounts": ["/a:/b"]}, "write them under pod.mounts"),
         ({"user": "anna"}, "user is 'anna': of a sidecar it is a number other than 0"),
         ({"command": "sim"}, "command is 'sim': it must be a list of texts"),

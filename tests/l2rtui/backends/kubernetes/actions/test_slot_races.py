@@ -246,9 +246,9 @@ async def test_replicas_that_were_added_go_back_and_the_others_stay(server, peop
             False,
             (),
             Severity.OK,
-            "within this namespace; of launches from several namespaces at once, a second look",
+            "within this namespace; if several namespaces launch simultaneously, a second look",
         ),
-        (False, (("create", "leases"),), Severity.WARNING, "not claimed; of launches from several namespaces"),
+        (False, (("create", "leases"),), Severity.WARNING, "not claimed; if several namespaces launch"),
     ],
 )
 async def test_a_plan_says_which_of_both_protects(server, cluster, has_shared, denied, severity, words):
