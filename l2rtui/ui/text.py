@@ -119,15 +119,13 @@ def load_bar(percent_busy: float) -> str:
     return _BARS[min(7, max(0, int(percent_busy / 12.5)))]
 
 
-_BUSY, _FULL = 50, 85
-"""Percent from which a load is drawn as busy, and as full."""
+_FULL = 85
+"""Percent from which a load is drawn as full."""
 
 
 def load_style(percent_busy: float) -> TextStyle:
-    """Return the style of a load of 0 to 100 %."""
-    if percent_busy >= _FULL:
-        return TextStyle.BAD
-    return TextStyle.WARN if percent_busy >= _BUSY else TextStyle.OK
+    """Return the style of a load of 0 to 100 %; a full GPU is no fault and never has the colour of one."""
+    return TextStyle.WARN if percent_busy >= _FULL else TextStyle.OK
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
@@ -268,7 +266,9 @@ def hanging(line: Line, width: int) -> tuple[Line, ...]:
     if width_of(line) <= width or not line:
         return (line,)
     first = line[0].text
-    indent = len(first) if len(line) > 1 else len(first) - len(first.lstrip(" "))
+    # A glyph and the spaces around it are a label too.
+    signs = tuple(takewhile(lambda span: not any(map(str.isalnum, span.text)), line))
+    indent = width_of(signs) or (len(first) if len(line) > 1 else len(first) - len(first.lstrip(" ")))
     longest = max((len(word) for span in line for word in span.text.split()), default=0)
     if indent + longest > width:  # a path, below a long label
         indent = len(first) - len(first.lstrip(" ")) + _LEAST_INDENT

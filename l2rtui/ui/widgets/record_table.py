@@ -28,9 +28,10 @@ _LONGEST_TEXT: Final = 200
 _LEAST_CUT: Final = 8
 """Minimum length at which part of that text is still useful."""
 _WIDEST_NUMBER: Final = 15
-_GAP: Final = "  "
-_WHOLE_RATE: Final = 100.0
-"""Rate from which it is written without a fraction."""
+COLUMN_GAP: Final = "  "
+_RATES: Final = ("_per_second", "_fps")
+_LEAST_WHOLE_RATE: Final = 50.0
+"""Rate from which it is written without a fraction; frames a second vary about 60 or 100."""
 _LEFT_OUT: Final = frozenset(("l2r", "time"))
 """The kind has a column if a pod writes several kinds, and `t` shows the time of every line."""
 _FIRST: Final = (
@@ -135,7 +136,7 @@ class RecordTable:
     def cells(self) -> tuple[TableCell, ...]:
         """Positions of the columns in a row."""
         widths = (column.width for column in self._shown.values())
-        ends = accumulate(widths, lambda end, width: end + len(_GAP) + width)
+        ends = accumulate(widths, lambda end, width: end + len(COLUMN_GAP) + width)
         return tuple(
             TableCell(end - column.width, end, name in _RETURNS)
             for (name, column), end in zip(self._shown.items(), ends, strict=True)
@@ -144,7 +145,7 @@ class RecordTable:
     @property
     def heading(self) -> str:
         """Headings of the columns, as wide as the rows below them."""
-        return _GAP.join(_at(column.heading, column) for column in self._shown.values()).rstrip()
+        return COLUMN_GAP.join(_at(column.heading, column) for column in self._shown.values()).rstrip()
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -199,7 +200,7 @@ class RecordTable:
             for name, value in record.items()
             if name not in self._shown and name not in _LEFT_OUT and not self._is_constant(name, value)
         ]
-        return _GAP.join([_GAP.join(cells).rstrip() if not rest else _GAP.join(cells), *rest])
+        return COLUMN_GAP.join([COLUMN_GAP.join(cells).rstrip() if not rest else COLUMN_GAP.join(cells), *rest])
 
     def _is_constant(self, name: str, value: object) -> bool:
         column = self._columns.get(name)
@@ -254,7 +255,7 @@ def _cell(record: Mapping[str, Any], name: str, column: _Column) -> str:
 
 def _field_text(name: str, value: object) -> str:
     """Write a value; large rates have no fraction and shares two digits, as more would be noise."""
-    if name.endswith("_per_second") and isinstance(value, float) and abs(value) >= _WHOLE_RATE:
+    if name.endswith(_RATES) and isinstance(value, float) and abs(value) >= _LEAST_WHOLE_RATE:
         return count(value)
     if name.endswith("_share") and isinstance(value, float):
         return decimal(value)

@@ -51,7 +51,7 @@ _AT: Final = TableColumn("at", "at", most=28, rank=1)
 _AFTER: Final = (
     TableColumn("rate", "steps/s", most=8, right=True, rank=2),
     TableColumn("updates", "updates/s", most=9, right=True, rank=5),
-    TableColumn("policy", "policy", most=8, right=True, rank=6),
+    TableColumn("policy", "policy", most=11, right=True, rank=6),
     TableColumn("lag", "lag", most=6, right=True, rank=7),
     TableColumn("steps", "env steps", most=14, right=True, rank=10),
     TableColumn("trial", "trial", most=6, right=True, rank=6),
@@ -321,7 +321,7 @@ def _numbers(metrics: RunMetrics | None, old: str, *, is_live: bool) -> list[tup
 def _counters(metrics: RunMetrics, style: TextStyle) -> list[tuple[Span, float]]:
     values: list[tuple[str, float | None]] = [
         (decimal(metrics.reported_return), metrics.reported_return),
-        (f"v{metrics.policy_version}", metrics.policy_version),
+        (f"v{metrics.policy_version:,}", metrics.policy_version),
         (decimal(metrics.policy_lag), metrics.policy_lag),
         (count(metrics.env_steps), metrics.env_steps),
     ]
