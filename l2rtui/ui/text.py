@@ -38,6 +38,7 @@ class TextStyle(Enum):
     FAULT = "fault"
     DONE = "done"
     ACCENT = "accent"
+    BUTTON = "button"
     SELECTED = "selected"
     SELECTED_FAULT = "selected-fault"
     STAGED = "staged"
@@ -83,6 +84,8 @@ _LEVEL_STYLES: Final = {**{level: TextStyle(level.value) for level in Level}, Le
 _BARS: Final = "▁▂▃▄▅▆▇█"
 NOTHING: Final = "-"
 """Text for an unknown value."""
+_KEYS_OF_HINT: Final = re.compile(r"(?:\S )+|\S* ?")
+_HINT_GAP: Final = "   "
 QUEUED: Final = " (queued)"
 """End of the name of a run that waits for room instead of being launched."""
 
@@ -105,6 +108,11 @@ def count(number: float | None) -> str:
 def decimal(number: float | None) -> str:
     """Write a measured value with two decimals, or without decimals from a thousand on."""
     return count(number) if number is None or abs(number) >= 1000 else f"{number:.2f}"
+
+
+def per_second(number: float | None) -> str:
+    """Write a number of events a second: as ``decimal``, but without decimals from a hundred on."""
+    return count(number) if number is not None and abs(number) >= 100 else decimal(number)
 
 
 def percent(part: float | None, total: float) -> str:
@@ -162,11 +170,23 @@ def broken(text: str, width: int, line: int) -> str:
     return lines[line] if line < len(lines) else ""
 
 
-def flow(hints: Sequence[str], width: int) -> list[str]:
-    """Join hints of keys into lines of a width in characters; a key and its action stay on one line."""
-    # Only spaces between hints may be broken; textwrap does not break at a no-break space.
-    text = "   ".join(hint.replace(" ", "\N{NO-BREAK SPACE}") for hint in hints)
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in textwrap.wrap(text, max(10, width))]
+def key_hints(hints: Sequence[str], width: int, *, has_button: bool = False) -> list[Line]:
+    """Return hints such as ``enter plan`` in lines of a width in characters; a key and its action stay together.
+
+    Args:
+        has_button: The first hint is the main action, drawn as a button.
+    """
+    rows: list[Line] = [()]
+    for number, hint in enumerate(hints):
+        end = len(_KEYS_OF_HINT.match(hint)[0])  # type: ignore[index]  # matches any text
+        spans: Line = (Span(hint[:end], TextStyle.ACCENT), Span(hint[end:], TextStyle.DIM))
+        if has_button and not number:
+            spans = (Span(f" {hint} ", TextStyle.BUTTON),)
+        if rows[-1] and width_of(rows[-1]) + len(_HINT_GAP) + width_of(spans) > width:
+            rows.append(spans)
+        else:
+            rows[-1] = (*rows[-1], Span(_HINT_GAP), *spans) if rows[-1] else spans
+    return rows
 
 
 @lru_cache(maxsize=16)  # a widget asks for its lines one by one, and each call would wrap the whole text

@@ -161,7 +161,7 @@ class InspectActions:
         newest = await asyncio.to_thread(lambda: list(journal.entries())[-_MOST_ENTRIES:])
         now = self._ctx.clock()
         rows = [
-            (entry["time"], *(sanitize(str(entry[name])) for name in ("verb", "target", "outcome")))
+            (entry["time"], *map(sanitize, (str(entry["verb"]), str(entry["target"]), journal.result_of(entry))))
             for entry in reversed(newest)
             # A line of another program, or a truncated one, is skipped.
             if isinstance(entry, dict) and {"verb", "target", "outcome"} <= entry.keys()

@@ -9,6 +9,7 @@ virtual size changes, which here is with every line.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ PAN_COLUMNS: Final = 20
 SLICE_SECONDS: Final = 0.004
 """Longest time that a search takes from the keys before it lets them pass."""
 SLICE_REST_SECONDS: Final = 0.001
+_CLOCK: Final = re.compile(r"\d\d:\d\d:\d\d ")
 _LEAST_WITH_FOOT: Final = 8
 """Rows of a pane from which it has room for a table below its lines."""
 _ROWS_TO_COMPARE: Final = 64
@@ -342,14 +344,22 @@ class LogView(SpanWidget):
         style = TextStyle.DIM if entry.is_record else _level_style(entry.text)
         if not self.ring.width:
             spans = _window(entry, self._pan, room, style, self.column_ends)
-            return (
-                _compared(spans, self._pan, self.cells, entry, self._row_above(number)) if entry.is_row else spans
-            )
+            if entry.is_row:
+                return _compared(spans, self._pan, self.cells, entry, self._row_above(number))
+            return self._with_dim_clock(spans) if self.has_times else spans
         room = self.ring.width
         if entry.columns == len(entry.text):
             return (Span(entry.text[part * room : (part + 1) * room], style),)
         pieces = chopped(entry.text, room)
         return (Span(pieces[part] if part < len(pieces) else "", style),)
+
+    def _with_dim_clock(self, spans: Line) -> Line:
+        """Return the visible part of a line with the time that it begins with dim: its row has the time already."""
+        before, (text, style), after = spans
+        clock = _CLOCK.match(text)
+        if clock is None or before.text:
+            return spans
+        return Span(text[: clock.end()], TextStyle.FAINT), Span(text[clock.end() :], style), after
 
     def _row_above(self, number: int) -> str:
         """Return the row of records above a line that is of the same pod; empty if there is none near it."""

@@ -28,6 +28,7 @@ from l2rtui.ui.text import (
     clip,
     count,
     decimal,
+    per_second,
     percent,
     plural,
     sparkline,
@@ -126,7 +127,7 @@ def about_run(
         _series("return", metrics.returns, decimal(metrics.reported_return), bars),
         _series("steps/s", metrics.rates, count(round(rate)) if is_live else NOTHING, bars),
         _field(
-            "policy", f"v{metrics.policy_version:,}   {lag}   {decimal(updates if is_live else None)} updates/s"
+            "policy", f"v{metrics.policy_version:,}   {lag}   {per_second(updates if is_live else None)} updates/s"
         ),
         _field("progress", _progress(metrics)),
         *_about_device(metrics, old),

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from l2rtui.domain.quantity import format_bytes
 from l2rtui.domain.sanitize import sanitize
-from l2rtui.ui.text import NOTHING, count, decimal, fit, shorten
+from l2rtui.ui.text import NOTHING, count, decimal, fit, per_second, shorten
 
 MAX_COLUMNS: Final = 48
 """Maximum number of columns of a log; further fields are written at the end of a row with their names."""
@@ -29,9 +29,6 @@ _LEAST_CUT: Final = 8
 """Minimum length at which part of that text is still useful."""
 _WIDEST_NUMBER: Final = 15
 COLUMN_GAP: Final = "  "
-_RATES: Final = ("_per_second", "_fps")
-_LEAST_WHOLE_RATE: Final = 50.0
-"""Rate from which it is written without a fraction; frames a second vary about 60 or 100."""
 _LEFT_OUT: Final = frozenset(("l2r", "time"))
 """The kind has a column if a pod writes several kinds, and `t` shows the time of every line."""
 _FIRST: Final = (
@@ -75,6 +72,8 @@ _HEADINGS: Final = {
     "gpu_memory_bytes": "GPU mem",
     "gpu_reserved_bytes": "PyTorch mem",
 }
+_WHOLE: Final = ("env_steps_per_second", "_fps")
+"""Ends of the names of rates without a fraction."""
 _BYTES: Final = "_bytes"
 _KIND: Final = "l2r"
 _KIND_HEADING: Final = "record"
@@ -255,8 +254,10 @@ def _cell(record: Mapping[str, Any], name: str, column: _Column) -> str:
 
 def _field_text(name: str, value: object) -> str:
     """Write a value; large rates have no fraction and shares two digits, as more would be noise."""
-    if name.endswith(_RATES) and isinstance(value, float) and abs(value) >= _LEAST_WHOLE_RATE:
+    if name.endswith(_WHOLE) and isinstance(value, float):
         return count(value)
+    if name.endswith("_per_second") and isinstance(value, float):
+        return per_second(value)
     if name.endswith("_share") and isinstance(value, float):
         return decimal(value)
     if name.endswith(_BYTES) and isinstance(value, int | float):

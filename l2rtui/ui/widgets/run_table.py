@@ -23,6 +23,7 @@ from l2rtui.ui.text import (
     TextStyle,
     count,
     decimal,
+    per_second,
     sparkline,
     status_text,
     style_of_level,
@@ -313,7 +314,7 @@ def _numbers(metrics: RunMetrics | None, old: str, *, is_live: bool) -> list[tup
         return [silent if is_live else nothing, nothing, *_counters(metrics, TextStyle.DIM)]
     values: list[tuple[str, float | None]] = [
         (count(round(metrics.env_steps_per_second)), metrics.env_steps_per_second),
-        (decimal(metrics.updates_per_second), metrics.updates_per_second),
+        (per_second(metrics.updates_per_second), metrics.updates_per_second),
     ]
     return [*_cells(values, TextStyle.PLAIN), *_counters(metrics, TextStyle.PLAIN)]
 

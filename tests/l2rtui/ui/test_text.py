@@ -361,6 +361,12 @@ def test_names_are_cut_where_they_agree(names, shown):
 @pytest.mark.parametrize("width", [12, 20, 33, 80])
 def test_hints_break_between_keys_and_never_within_one(width):
     hints = ["enter show", "d diff", "c copy", "esc close"]
-    lines = text.flow(hints, width)
+    lines = [read(line) for line in text.key_hints(hints, width)]
     assert [hint for line in lines for hint in line.split("   ")] == hints
     assert all(len(line) <= width for line in lines)
+
+
+def test_the_main_action_of_a_dialog_is_a_button_and_other_hints_show_their_key():
+    button, *rest = text.key_hints(["enter plan", "↑ ↓ choose"], 80, has_button=True)[0]
+    assert button == text.Span(" enter plan ", text.TextStyle.BUTTON)
+    assert [span.text for span in rest] == ["   ", "↑ ↓ ", "choose"]
