@@ -268,7 +268,7 @@ def test_the_legend_gives_up_blanks_before_a_meaning():
     pods = (pod("p", 0, 0), pod("x", 1, 0, run="other"))
     off = replace(node("m"), is_schedulable=False)
     snapshot = cluster(node("n"), off, pods=pods)
-    wide, narrow = (read(lay_out(snapshot, width, level=ZoomLevel.NODE).legend) for width in (100, 48))
+    wide, narrow = (read(lay_out(snapshot, width, level=ZoomLevel.NODE).legend) for width in (100, 44))
     assert "x others 1   · free 30   ─ unusable 32" in wide
     assert "x others 1  · free 30  ─ unusable 32" in narrow
 

@@ -85,10 +85,15 @@ def legend_of(snapshot: ClusterSnapshot, letters: Letters, width: int, num_idle:
         entries.append(_entry(MISMATCH, f"mismatch {mismatched}"))
     if num_idle:
         entries.append(_entry(Span(IDLE, TextStyle.WARN), f"idle {num_idle}"))
-    entries = _squeezed(entries, width - len("+99 runs   "))
+    num_runs = sum(name in busy for name in letters)
+    entries = _squeezed(entries, width - len(f"+{plural(num_runs, 'run')}  "))
+    is_tight = not entries[-1][1].text.endswith("   ")
     last = tuple(chain.from_iterable(entries))
     last = (*last[:-1], Span(last[-1].text.rstrip(), last[-1].style))  # the trailing spaces leave room for a name
-    return (*_named(letters, busy, width - width_of(last)), *last)
+    named = _named(letters, busy, width - width_of(last) + is_tight)
+    if named and is_tight:
+        named = (*named[:-1], Span(named[-1].text.removesuffix(" "), named[-1].style))
+    return (*named, *last)
 
 
 def _squeezed(entries: list[Line], width: int) -> list[Line]:
