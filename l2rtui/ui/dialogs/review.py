@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -246,7 +246,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
 
     def _break_lines(self) -> None:
         width = self.query_one("#lines").size.width or self.app.size.width
-        lines = _folded(self._prepared, has_room=self._submissions is not None)
+        lines = folded_findings(self._prepared.findings, has_room=self._submissions is not None)
         self.show("lines", [row for line in lines for row in hanging(line, width)])
 
     async def _divide(self) -> None:
@@ -366,16 +366,15 @@ def show_plan(
         caller.app.push_screen(ReviewScreen(ctx, prepared, command), reviewed or close_caller)
 
 
-def _folded(prepared: launcher.CheckedPlan, *, has_room: bool) -> list[Line]:
+def folded_findings(findings: Sequence[Finding], *, has_room: bool = False) -> list[Line]:
     """Return the lines of what is not in order, equal sentences together, and one line for all that is.
 
     Args:
         has_room: What does not fit now waits, and is no fault.
     """
-    findings = prepared.findings
     passed = [finding for finding in findings if finding.severity is Severity.OK]
     if has_room:
-        findings = tuple(finding for finding in findings if finding.severity is not Severity.REFUSAL)
+        findings = [finding for finding in findings if finding.severity is not Severity.REFUSAL]
     groups: dict[tuple[Severity, str, str], list[Finding]] = {}
     for finding in findings:
         if finding.severity is not Severity.OK:
