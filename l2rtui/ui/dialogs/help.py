@@ -16,7 +16,7 @@ from l2rtui.ui.dialogs.body import REST, DialogBody
 from l2rtui.ui.dialogs.detail import DetailScreen
 from l2rtui.ui.keys.palette import COMMANDS, is_meant
 from l2rtui.ui.keys.table import BAR, Key, KeyContext, KeyTable
-from l2rtui.ui.text import Line, Span, TextStyle, width_of
+from l2rtui.ui.text import Line, Span, TextStyle, hanging, width_of
 
 _FILTERS: Final = (
     ("word  !word", "Appears somewhere in the row, or nowhere"),
@@ -99,12 +99,13 @@ class HelpScreen(DetailScreen):
     @property
     def _rows(self) -> list[Line]:
         """The lines; keys in two columns where both columns have room for all keys of their heading."""
-        column = self.query_one("#lines").size.width // 2
+        width = self.query_one("#lines").size.width or self.app.size.width
+        column = width // 2
         rows: list[Line] = []
         for is_entry, lines in groupby(self._lines, key=_is_entry):
             entries = list(lines)
             if not is_entry or any(width_of(entry) > column - 2 for entry in entries):
-                rows += entries
+                rows += [row for entry in entries for row in hanging(entry, width)]
                 continue
             middle = -(-len(entries) // 2)
             for left, right in zip_longest(entries[:middle], entries[middle:], fillvalue=()):

@@ -194,7 +194,7 @@ async def test_many_runs_take_the_room_of_a_log_without_lines(desk):
         backend.advance(10)
         one.cluster.content.draw_ages()
         await one.until(lambda: lines(one)["log"] == 5, "an empty log of five lines")
-        assert lines(one)["runs"] >= first["runs"] + 2
+        assert lines(one)["runs"] > first["runs"]
 
 
 async def test_charts_leave_room_for_six_runs_before_the_grid_has_tiles(desk):
