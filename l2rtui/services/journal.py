@@ -11,10 +11,11 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from l2rtui.config import state_dir, user_name
+from l2rtui.domain.quantity import age, counted
 from runtime.base import bounded_json
 
 _MAX_BYTES = 8 * 1_048_576
@@ -38,6 +39,44 @@ def record(verb: str, target: str, outcome: str, **details: Any) -> None:
             os.write(descriptor, line.encode(errors="backslashreplace"))  # a path may contain non-text bytes
         finally:
             os.close(descriptor)
+
+
+_RESULTS: Final = {
+    ("launch", "done"): "launched {pods}",
+    ("launch", "failed"): "failed: {error}",
+    ("launch", "taken back"): "interrupted and undone",
+    ("scale", "asked"): "set to {replicas}",
+    ("kill", "asked"): "deletion requested",
+    ("destroy", "done"): "destroyed, nothing left",
+    ("destroy", "left"): "destroyed, {left} left",
+    ("signal", "sent"): "{signal} sent",
+    ("simulator restart", "asked"): "restart requested",
+    ("simulator signal", "asked"): "{signal} requested",
+    ("reserve", "done"): "reserved for {until}",
+    ("unreserve", "done"): "released",
+    ("queue cancel", "done"): "removed from the queue",
+    ("queue move", "done"): "moved to position {position}",
+    ("image build", "done"): "built",
+    ("image push", "done"): "pushed",
+}
+
+
+def result_of(entry: Mapping[str, Any]) -> str:
+    """Return in words what an entry's change did; the bare outcome if its details are missing."""
+    details = dict(entry)
+    for name, noun in (("pods", "pod"), ("left", "object")):
+        if isinstance(names := entry.get(name), list):
+            details[name] = counted(len(names), noun)
+    if isinstance(replicas := entry.get("replicas"), int):
+        details["replicas"] = counted(replicas, "replica")
+    until, since = entry.get("until"), entry.get("time")
+    if isinstance(until, int | float) and isinstance(since, int | float):
+        details["until"] = age(until - since)
+    form = _RESULTS.get((str(entry.get("verb")), str(entry.get("outcome"))), "{outcome}")
+    try:
+        return form.format_map(details)
+    except KeyError:  # written by an earlier version
+        return str(entry.get("outcome", ""))
 
 
 def entries() -> Iterator[dict[str, Any]]:

@@ -337,7 +337,7 @@ RUNS: Final[View[Document]] = View(
         app_only(TableColumn("at", "at", most=28, rank=1)),
         app_only(TableColumn("rate", "steps/s", most=8, right=True, rank=2)),
         app_only(TableColumn("updates", "updates/s", most=9, right=True, rank=5)),
-        app_only(TableColumn("policy", "policy", most=8, right=True, rank=6)),
+        app_only(TableColumn("policy", "policy", most=11, right=True, rank=6)),
         app_only(TableColumn("lag", "lag", most=6, right=True, rank=7)),
         app_only(TableColumn("steps", "env steps", most=14, right=True, rank=10)),
         app_only(TableColumn("trial", "trial", most=6, right=True, rank=6)),

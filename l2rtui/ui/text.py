@@ -38,6 +38,7 @@ class TextStyle(Enum):
     FAULT = "fault"
     DONE = "done"
     ACCENT = "accent"
+    BUTTON = "button"
     SELECTED = "selected"
     SELECTED_FAULT = "selected-fault"
     STAGED = "staged"
@@ -83,6 +84,8 @@ _LEVEL_STYLES: Final = {**{level: TextStyle(level.value) for level in Level}, Le
 _BARS: Final = "▁▂▃▄▅▆▇█"
 NOTHING: Final = "-"
 """Text for an unknown value."""
+_KEYS_OF_HINT: Final = re.compile(r"(?:\S )+|\S* ?")
+_HINT_GAP: Final = "   "
 QUEUED: Final = " (queued)"
 """End of the name of a run that waits for room instead of being launched."""
 
@@ -107,6 +110,11 @@ def decimal(number: float | None) -> str:
     return count(number) if number is None or abs(number) >= 1000 else f"{number:.2f}"
 
 
+def per_second(number: float | None) -> str:
+    """Write a number of events a second: as ``decimal``, but without decimals from a hundred on."""
+    return count(number) if number is not None and abs(number) >= 100 else decimal(number)
+
+
 def percent(part: float | None, total: float) -> str:
     """Write a share in steps of 5 %, so that a busy machine does not repaint the screen; ``-`` when unknown."""
     if part is None or total <= 0:
@@ -119,15 +127,13 @@ def load_bar(percent_busy: float) -> str:
     return _BARS[min(7, max(0, int(percent_busy / 12.5)))]
 
 
-_BUSY, _FULL = 50, 85
-"""Percent from which a load is drawn as busy, and as full."""
+_FULL = 85
+"""Percent from which a load is drawn as full."""
 
 
 def load_style(percent_busy: float) -> TextStyle:
-    """Return the style of a load of 0 to 100 %."""
-    if percent_busy >= _FULL:
-        return TextStyle.BAD
-    return TextStyle.WARN if percent_busy >= _BUSY else TextStyle.OK
+    """Return the style of a load of 0 to 100 %; a full GPU is no fault and never has the colour of one."""
+    return TextStyle.WARN if percent_busy >= _FULL else TextStyle.OK
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
@@ -164,11 +170,23 @@ def broken(text: str, width: int, line: int) -> str:
     return lines[line] if line < len(lines) else ""
 
 
-def flow(hints: Sequence[str], width: int) -> list[str]:
-    """Join hints of keys into lines of a width in characters; a key and its action stay on one line."""
-    # Only spaces between hints may be broken; textwrap does not break at a no-break space.
-    text = "   ".join(hint.replace(" ", "\N{NO-BREAK SPACE}") for hint in hints)
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in textwrap.wrap(text, max(10, width))]
+def key_hints(hints: Sequence[str], width: int, *, has_button: bool = False) -> list[Line]:
+    """Return hints such as ``enter plan`` in lines of a width in characters; a key and its action stay together.
+
+    Args:
+        has_button: The first hint is the main action, drawn as a button.
+    """
+    rows: list[Line] = [()]
+    for number, hint in enumerate(hints):
+        end = len(_KEYS_OF_HINT.match(hint)[0])  # type: ignore[index]  # matches any text
+        spans: Line = (Span(hint[:end], TextStyle.ACCENT), Span(hint[end:], TextStyle.DIM))
+        if has_button and not number:
+            spans = (Span(f" {hint} ", TextStyle.BUTTON),)
+        if rows[-1] and width_of(rows[-1]) + len(_HINT_GAP) + width_of(spans) > width:
+            rows.append(spans)
+        else:
+            rows[-1] = (*rows[-1], Span(_HINT_GAP), *spans) if rows[-1] else spans
+    return rows
 
 
 @lru_cache(maxsize=16)  # a widget asks for its lines one by one, and each call would wrap the whole text
@@ -268,7 +286,9 @@ def hanging(line: Line, width: int) -> tuple[Line, ...]:
     if width_of(line) <= width or not line:
         return (line,)
     first = line[0].text
-    indent = len(first) if len(line) > 1 else len(first) - len(first.lstrip(" "))
+    # A glyph and the spaces around it are a label too.
+    signs = tuple(takewhile(lambda span: not any(map(str.isalnum, span.text)), line))
+    indent = width_of(signs) or (len(first) if len(line) > 1 else len(first) - len(first.lstrip(" ")))
     longest = max((len(word) for span in line for word in span.text.split()), default=0)
     if indent + longest > width:  # a path, below a long label
         indent = len(first) - len(first.lstrip(" ")) + _LEAST_INDENT

@@ -94,6 +94,7 @@ _VARIABLES: Final = {
     TextStyle.FAULT: "error",
     TextStyle.DONE: "l2r-dim",
     TextStyle.ACCENT: "accent",
+    TextStyle.BUTTON: "accent",
     TextStyle.STAGED: "warning",
     TextStyle.SELECTED: "l2r-selected",
     TextStyle.SELECTED_FAULT: "error",
@@ -118,6 +119,7 @@ _CONTRASTS: Final = {
     TextStyle.STAGED: 0.92,
     TextStyle.STRONG: 0.84,
     TextStyle.ACCENT: 0.8,
+    TextStyle.BUTTON: 0.8,
     TextStyle.PLAIN: 0.75,
     TextStyle.WAIT: 0.7,
     TextStyle.OK: 0.65,
@@ -164,7 +166,7 @@ def _palette(colours: tuple[str, ...], background: str) -> Palette:
     # Bold and reverse carry the meaning on a terminal without colours.
     for text_style in (TextStyle.STRONG, TextStyle.BAD, TextStyle.HEADING):
         styles[text_style] += Style(bold=True)
-    for text_style in (TextStyle.FAULT, TextStyle.STAGED):
+    for text_style in (TextStyle.FAULT, TextStyle.STAGED, TextStyle.BUTTON):
         styles[text_style] += Style(bold=True, reverse=True)
     # A block of its own on the filled row of the cursor, whose colour its letters would otherwise have.
     dark = Color.parse(colours[list(_VARIABLES).index(TextStyle.SELECTED)])

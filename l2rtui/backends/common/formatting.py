@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.quantity import utc
 from l2rtui.domain.secret import is_secret_variable
+
+_WIDEST_COLUMN: Final = 40
 
 
 def fields(*pairs: tuple[str, str]) -> list[str]:
@@ -25,11 +28,18 @@ def variables_text(variables: Iterable[tuple[str, str]]) -> Iterator[str]:
         yield f"  env {name}={'(hidden)' if value and is_secret_variable(name) else value}"
 
 
-def with_events(lines: Iterable[str], events: Iterable[KubeEvent]) -> tuple[str, ...]:
+def with_events(lines: Iterable[str], events: Sequence[KubeEvent]) -> tuple[str, ...]:
     """Append the events of an object to its description."""
-    history = [
-        f"  {when(event.time)} {event.level} {event.reason} {event.object}"
-        + (f": {event.message}" if event.message else "")
-        for event in events
-    ]
-    return (*lines, "", "events:", *(history or ["  none are kept"]))
+    return (*lines, "", "events:", *(f"  {line}" for line in event_lines(events)))
+
+
+def event_lines(events: Sequence[KubeEvent]) -> list[str]:
+    """Return one line for each event, with its level, reason and object below those of the others."""
+    rows = [(when(event.time), event.level, event.reason, event.object) for event in events]
+    widths = [min(max(map(len, column)), _WIDEST_COLUMN) for column in zip(*rows, strict=True)]
+    lines = []
+    for row, event in zip(rows, events, strict=True):
+        times = f"(x{event.count})" if event.count > 1 else ""
+        cells = (f"{text:<{width}}" for text, width in zip(row, widths, strict=True))
+        lines.append("  ".join((*cells, " ".join((*event.message.split(), times)))).rstrip())
+    return lines or ["none are kept"]

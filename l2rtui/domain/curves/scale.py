@@ -124,7 +124,8 @@ def number_label(value: float, step: float) -> str:
     factor, prefix = next(((limit, prefix) for limit, prefix in _PREFIXES if size >= max(limit, 1e4)), (1.0, ""))
     digits = -math.floor(math.log10(step / factor) + 1e-9)
     plain_digits = -math.floor(math.log10(step) + 1e-9)
-    texts = (f"{value / factor:.{max(0, digits)}f}{prefix}", f"{value:.{max(0, plain_digits)}f}")
+    in_full = f"{value:,.{max(0, plain_digits)}f}"
+    texts = (f"{value / factor:,.{max(0, digits)}f}{prefix}", in_full, in_full.replace(",", ""))
     return next((text for text in texts if len(text) <= LABEL_CHARS), f"{value:.2g}")
 
 

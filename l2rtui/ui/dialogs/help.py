@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import groupby, zip_longest
 from typing import ClassVar, Final
 
 from textual import on
@@ -14,8 +15,8 @@ from textual.widgets import Input, Static
 from l2rtui.ui.dialogs.body import REST, DialogBody
 from l2rtui.ui.dialogs.detail import DetailScreen
 from l2rtui.ui.keys.palette import COMMANDS, is_meant
-from l2rtui.ui.keys.table import KeyContext, KeyTable
-from l2rtui.ui.text import Line, Span, TextStyle
+from l2rtui.ui.keys.table import BAR, Key, KeyContext, KeyTable
+from l2rtui.ui.text import Line, Span, TextStyle, hanging, width_of
 
 _FILTERS: Final = (
     ("word  !word", "Appears somewhere in the row, or nowhere"),
@@ -90,9 +91,26 @@ class HelpScreen(DetailScreen):
             self.call_after_refresh(self._scroll_to_start)
 
     def _scroll_to_start(self) -> None:
-        rows = "".join(f"{''.join(span.text for span in row)}\n" for row in self._rows).split("\n")
-        if self._start in rows:  # text may have been typed by now
-            self.query_one("#body").scroll_to(y=rows.index(self._start), animate=False, force=True)
+        headings = (row[0].text if row else "" for row in self._rows)
+        y = next((y for y, text in enumerate(headings) if text == self._start), None)
+        if y is not None:  # text may have been typed by now
+            self.query_one("#body").scroll_to(y=y, animate=False, force=True)
+
+    @property
+    def _rows(self) -> list[Line]:
+        """The lines; keys in two columns where both columns have room for all keys of their heading."""
+        width = self.query_one("#lines").size.width or self.app.size.width
+        column = width // 2
+        rows: list[Line] = []
+        for is_entry, lines in groupby(self._lines, key=_is_entry):
+            entries = list(lines)
+            if not is_entry or any(width_of(entry) > column - 2 for entry in entries):
+                rows += [row for entry in entries for row in hanging(entry, width)]
+                continue
+            middle = -(-len(entries) // 2)
+            for left, right in zip_longest(entries[:middle], entries[middle:], fillvalue=()):
+                rows.append((*left, Span(" " * (column - width_of(left))), *right))
+        return rows
 
     @on(Input.Changed)
     async def _searched(self, event: Input.Changed) -> None:
@@ -109,10 +127,17 @@ class HelpScreen(DetailScreen):
 
 
 def _heading(text: str, *, is_first: bool = False) -> list[Line]:
-    return [
-        (Span(f"{'' if is_first else chr(10)}{text}", TextStyle.ACCENT),),
-        *([(Span(f"  docs/{PAGES[text]}", TextStyle.DIM),)] if text in PAGES else ()),
-    ]
+    page = (Span(f"   docs/{PAGES[text]}", TextStyle.DIM),) if text in PAGES else ()
+    return [*([] if is_first else [(Span(""),)]), (Span(text, TextStyle.HEADING), *page)]
+
+
+def _is_entry(line: Line) -> bool:
+    return line[0].text.startswith(" ")
+
+
+def _order(key: Key) -> tuple[int, bool]:
+    """Order of the keys under a heading: those of the key bar, those that look, those that change something."""
+    return BAR.index(key.id) if key.id in BAR else len(BAR), key.changes
 
 
 def help_lines(keys: KeyTable, may: Callable[[str], str], words: str = "") -> list[Line]:
@@ -126,7 +151,7 @@ def help_lines(keys: KeyTable, may: Callable[[str], str], words: str = "") -> li
     words = words.strip()
     for context in KeyContext:
         lines: list[Line] = []
-        for key in keys.of(context):
+        for key in sorted(keys.of(context), key=_order):
             if words and not is_meant(words, key.name, f"{key.face} {key.tooltip}"):
                 continue
             reason = may(key.action) if key.context in GREYED else ""

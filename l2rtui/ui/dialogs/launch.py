@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.state.placement_draft import LaunchOptions
 from l2rtui.ui.state.spec_files import SpecFacts, example_specs, facts_of, launch_options, load_spec, preview_of
-from l2rtui.ui.text import NOTHING, Line, Span, TextStyle
+from l2rtui.ui.text import NOTHING, Line, Span, TextStyle, key_hints
 from l2rtui.ui.widgets.table_model import Row, make_row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
@@ -42,7 +43,8 @@ _FIELDS: Final = (
     ("set", "settings", "train.gamma=0.9"),
 )
 _MAX_DIGITS: Final = 6
-_WIDE: Final = 100
+_LEAST_PREVIEW: Final = 20
+_WIDE: Final = 116
 """Columns of the terminal from which the preview is shown beside the list."""
 PlaceOpener = Callable[[LaunchOptions, Callable[[tuple[str, ...] | None, LaunchOptions], None]], None]
 """Opens place mode; the function is called with its result and what was changed there."""
@@ -173,6 +175,7 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
     def on_resize(self, event: events.Resize) -> None:
         """Show the preview where it has room."""
         self.query_one("#preview").display = event.size.width >= _WIDE
+        self.call_after_refresh(self._show_chosen)
 
     def _fill(self, options: LaunchOptions) -> None:
         self.query_one("#spec", Input).value = options.path
@@ -236,7 +239,7 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
         """Show the spec under the cursor, and its values as placeholders."""
         path = self._path
         facts = self._facts.get(path)
-        self.show("preview", _preview(path))
+        self.show("preview", _preview(path, self.query_one("#preview").content_size.width))
         self.query_one("#name", Input).placeholder = facts.name if facts else "the file's"
         seeds = facts.seeds if facts else ""
         self.query_one("#seeds", Input).placeholder = f"{seeds}; 0-11 or 1,5,7" if seeds else "0-11 or 1,5,7"
@@ -364,8 +367,9 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
         return widget.value.strip() if isinstance(widget, Input | PolicyChoice) else ""
 
     def _hint(self) -> None:
-        place = "   ctrl+g place" if self._place is not None else ""
-        self.show("hint", [(Span(f"enter plan   ↑ ↓ choose   tab field{place}   esc close", TextStyle.DIM),)])
+        place = ["ctrl+g place"] if self._place is not None else []
+        hints = ["enter plan", "↑ ↓ choose", "tab field", *place, "esc close"]
+        self.show("hint", key_hints(hints, self.app.size.width, has_button=True))
 
     def _fail(self, sentence: str) -> None:
         self.show("error", [(Span(sanitize(sentence), TextStyle.BAD),)])
@@ -398,6 +402,13 @@ def _spec_row(path: str, about: str, facts: SpecFacts | None) -> Row:
     )
 
 
-def _preview(path: str) -> list[Line]:
-    lines = preview_of(path) if path else ()
-    return [(Span(sanitize(text), TextStyle.DIM if text.startswith("#") else TextStyle.PLAIN),) for text in lines]
+def _preview(path: str, width: int) -> list[Line]:
+    """Lines of a spec, with its comments wrapped."""
+    lines: list[Line] = []
+    for text in map(sanitize, preview_of(path) if path else ()):
+        if text.startswith("# ") and width > _LEAST_PREVIEW:
+            comment = textwrap.wrap(text, width, subsequent_indent="# ", break_on_hyphens=False)
+            lines += [(Span(row, TextStyle.DIM),) for row in comment]
+        else:
+            lines.append((Span(text, TextStyle.DIM if text.startswith("#") else TextStyle.PLAIN),))
+    return lines

@@ -17,7 +17,7 @@ from l2rtui.tables.column import TableColumn
 from l2rtui.ui.dialogs.dialog import Answer, Dialog
 from l2rtui.ui.keys.table import KeyContext
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.text import Line, Span, TextStyle, flow
+from l2rtui.ui.text import Line, Span, TextStyle, key_hints
 from l2rtui.ui.widgets.prompt_input import PromptInput
 from l2rtui.ui.widgets.table_model import Row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
@@ -136,9 +136,8 @@ class ListDialog(Dialog[Answer]):
         hints[:0] = self.ROW_HINTS if self._table.cursor_key is not None else ()
         # Before the first layout there is no width: use the terminal's until on_resize.
         width = self.query_one("#hint").size.width or self.app.size.width
-        keys = flow([*hints, "c copy", "esc close"], width)
-        question: list[Line] = [(Span(self._prompt),)]
-        self.show("hint", question if self._prompt else [(Span(line, TextStyle.DIM),) for line in keys])
+        keys = key_hints([*hints, "c copy", "esc close"], width)
+        self.show("hint", [(Span(self._prompt),)] if self._prompt else keys)
 
     def _is_offered(self, action: str) -> bool:
         """Return True if a key of the dialog can act now; the hint names only such keys."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from l2rtui.ui.dialogs.body import REST, TakesRest
 from l2rtui.ui.dialogs.confirm import ConfirmScreen, Question, lines_of
 from l2rtui.ui.dialogs.dialog import Dialog
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.text import QUEUED, Line, Span, TextStyle, hanging, plural, shorten, slot_ranges
+from l2rtui.ui.text import QUEUED, Line, Span, TextStyle, hanging, key_hints, plural, shorten, slot_ranges
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.grid.shape import ZoomLevel
 from l2rtui.ui.widgets.plan_view import PlanView
@@ -121,7 +121,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         elif refusals(self._prepared.findings):
             self._hint("Preflight refuses this plan.  esc back", TextStyle.BAD)
         else:
-            self._hint(f"enter launch {self._ctx.acts_on()}   esc back", TextStyle.ACCENT)
+            self._offer(f"launch {self._ctx.acts_on()}")
         self.query_one("#steps").display = False
         self.query_one("#map").display = False
         self.query_one("#planned").focus()
@@ -246,7 +246,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
 
     def _break_lines(self) -> None:
         width = self.query_one("#lines").size.width or self.app.size.width
-        lines = _folded(self._prepared, has_room=self._submissions is not None)
+        lines = folded_findings(self._prepared.findings, has_room=self._submissions is not None)
         self.show("lines", [row for line in lines for row in hanging(line, width)])
 
     async def _divide(self) -> None:
@@ -262,7 +262,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
             self._break_lines()
             self._show_runs()
             self._show_capacity()
-        self._hint(f"enter {self._submissions.sentence}   esc back", TextStyle.ACCENT)
+        self._offer(self._submissions.sentence)
 
     @property
     def _is_refused(self) -> bool:
@@ -334,6 +334,12 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         runs = self._prepared.plan.runs
         self.dismiss(tuple(f"{run.spec.name}{QUEUED if run.uid in waiting else ''}" for run in runs))
 
+    def _offer(self, action: str) -> None:
+        """Show the keys: what enter does, and the way back."""
+        if self.is_open:
+            hints = [f"enter {sanitize(action)}", "esc back"]
+            self.show("hint", key_hints(hints, self.app.size.width, has_button=True))
+
     def _hint(self, text: str, tone: TextStyle) -> None:
         if self.is_open:
             self.show("hint", [(Span(sanitize(text), tone),)])
@@ -360,16 +366,15 @@ def show_plan(
         caller.app.push_screen(ReviewScreen(ctx, prepared, command), reviewed or close_caller)
 
 
-def _folded(prepared: launcher.CheckedPlan, *, has_room: bool) -> list[Line]:
+def folded_findings(findings: Sequence[Finding], *, has_room: bool = False) -> list[Line]:
     """Return the lines of what is not in order, equal sentences together, and one line for all that is.
 
     Args:
         has_room: What does not fit now waits, and is no fault.
     """
-    findings = prepared.findings
     passed = [finding for finding in findings if finding.severity is Severity.OK]
     if has_room:
-        findings = tuple(finding for finding in findings if finding.severity is not Severity.REFUSAL)
+        findings = [finding for finding in findings if finding.severity is not Severity.REFUSAL]
     groups: dict[tuple[Severity, str, str], list[Finding]] = {}
     for finding in findings:
         if finding.severity is not Severity.OK:
@@ -398,6 +403,9 @@ def finding_line(finding: Finding) -> Line:
     stop = "" if finding.sentence.endswith((".", "?", "!")) else "."
     hint = (Span(f"{stop} {sanitize(finding.hint)}", TextStyle.DIM),) if finding.hint else ()
     word = "" if finding.severity is Severity.OK else f"{finding.severity}: "
-    subject = Span(f"{shorten(sanitize(finding.subject), MAX_SUBJECT)}  ", TextStyle.DIM)
+    name, *others = finding.subject.split(", ")
+    is_long = bool(others) and len(finding.subject) > MAX_SUBJECT
+    about = f"{name} and {len(others)} more" if is_long else finding.subject
+    subject = Span(f"{shorten(sanitize(about), MAX_SUBJECT)}  ", TextStyle.DIM)
     text = Span(f"{word}{sanitize(finding.sentence)}", tone if word else TextStyle.PLAIN)
     return (Span(f"{glyph} ", tone), subject, text, *hint)

@@ -22,7 +22,7 @@ from l2rtui.ui.dialogs.questions import ask, is_acting_for, may_touch, owned_by
 from l2rtui.ui.keys import cli_equivalents
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.text import Line, Span, TextStyle, status_text, style_of_level
+from l2rtui.ui.text import Line, Span, TextStyle, key_hints, status_text, style_of_level
 from l2rtui.ui.widgets.image_view import CameraImageView
 from l2rtui.ui.widgets.prompt_input import PromptInput
 from l2rtui.ui.widgets.table_model import Row, columns_of, row_of
@@ -163,7 +163,8 @@ class FrameScreen(Dialog[None]):
         name = f"simulator {self._index} of {sanitize(self._pod.name)}"
         again = self._ctx.keys.face("simulator.again")
         self.show("title", [(Span(f"What {name} sees", TextStyle.STRONG),)])
-        self.show("hint", [(Span(f"{again} again   esc close   c copies {self._command_line}", TextStyle.DIM),)])
+        hints = [f"{again} again", "esc close", f"c copies {self._command_line}"]
+        self.show("hint", key_hints(hints, self.app.size.width))
         self.action_again()
 
     @property

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 _MOST_ENTRIES: Final = 500
 _WIDE_TARGET: Final = 40
+_FIELD: Final = re.compile(r"  [a-z][a-z ]{0,20}: +")
+_EVENT: Final = re.compile(r"(  \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC  )(\w+ +)(.*)")
+_LEVELS: Final = {"Normal": TextStyle.DIM, "Warning": TextStyle.WARN}
 _UNBROKEN: Final = 10_000
 """Width for sentences that the reading screen wraps itself."""
 
@@ -43,6 +47,17 @@ def _devices(node: Node) -> list[Line]:
         facts = "   ".join(filter(None, (gpu.label, name, memory, plural(gpu.slots, "slot"), sanitize(gpu.uuid))))
         lines.append((Span("   device    ", TextStyle.DIM), Span(facts)))
     return lines
+
+
+def _described(text: str) -> Line:
+    """Return a line of a description, with headings, labels and warnings apart from what they name."""
+    if text and not text.startswith(" "):
+        return (Span(text, TextStyle.HEADING),)
+    if event := _EVENT.fullmatch(text):
+        time, level, rest = event.groups()
+        return Span(time, TextStyle.DIM), Span(level, _LEVELS.get(level.strip(), TextStyle.PLAIN)), Span(rest)
+    label = _FIELD.match(text)
+    return (Span(text[: label.end()], TextStyle.DIM), Span(text[label.end() :])) if label else (Span(text),)
 
 
 class InspectActions:
@@ -82,7 +97,7 @@ class InspectActions:
         self, target: PodView | RunView | Node, inspector: Inspector, lines: Sequence[Line]
     ) -> None:
         description = (*await inspector.describe(target), *self._topology(target))
-        self._read(target.name, [*lines, (Span(""),), *((Span(sanitize(line)),) for line in description)])
+        self._read(target.name, [*lines, (Span(""),), *(_described(sanitize(line)) for line in description)])
 
     def _topology(self, target: PodView | RunView | Node) -> tuple[str, ...]:
         if not isinstance(target, RunView):
@@ -146,7 +161,7 @@ class InspectActions:
         newest = await asyncio.to_thread(lambda: list(journal.entries())[-_MOST_ENTRIES:])
         now = self._ctx.clock()
         rows = [
-            (entry["time"], *(sanitize(str(entry[name])) for name in ("verb", "target", "outcome")))
+            (entry["time"], *map(sanitize, (str(entry["verb"]), str(entry["target"]), journal.result_of(entry))))
             for entry in reversed(newest)
             # A line of another program, or a truncated one, is skipped.
             if isinstance(entry, dict) and {"verb", "target", "outcome"} <= entry.keys()

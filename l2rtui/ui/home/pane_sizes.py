@@ -33,6 +33,9 @@ BARS: Final = 2
 """Lines of the screen above and below the panes."""
 LOG_LEAST: Final = 5
 LIST_LEAST: Final = 5
+RUNS_LEAST: Final = 9
+RUNS_SHARE: Final = 5
+"""A fifth of the screen is for the runs before the grid draws tiles: six runs, of which one may have stalled."""
 GRID_LEAST: Final = 8
 CHARTS_LEAST: Final = 11
 """Lines in which a curve is readable: a legend, a title, six lines of a plot, the labels of positions."""
@@ -99,21 +102,24 @@ class PaneSizes:
     def _fit_large(self, total: int) -> None:
         share = self.state.heights.get(Pane.SLOTS)
         # Tiles, as long as the others keep their minimum; charts need more than a list.
-        others = LIST_LEAST + self._lower_need(None).least + LOG_LEAST
+        others = self._runs_least(total) + self._lower_need(None).least + LOG_LEAST
         room = round(share * total) if share else min(total // 2, total - others)
         width = self._grid_width()
         self._panes.slots.fit_to_room(room - FRAME, width - FRAME)
         natural = self._panes.slots.natural_height + FRAME
         # Tiles that fit may take half of the screen; a grid that scrolls leaves more lines to the lists.
         least = max(GRID_LEAST, min(natural, room if natural <= room else total * 2 // 5))
-        rows = heights(total, self._large_needs(least))
+        rows = heights(total, self._large_needs(least, self._runs_least(total)))
         self._apply(" ".join(map(str, rows)), f"{width} 1fr", "100%")
 
-    def _large_needs(self, grid: int) -> tuple[Need, ...]:
+    def _runs_least(self, total: int) -> int:
+        return max(LIST_LEAST, min(self._natural_of(Pane.RUNS), RUNS_LEAST, -(-total // RUNS_SHARE)))
+
+    def _large_needs(self, grid: int, runs: int) -> tuple[Need, ...]:
         share = self.state.heights.get
         return (
             Need(grid, grid, 1, share(Pane.SLOTS)),
-            Need(LIST_LEAST, self._natural_of(Pane.RUNS), 4, share(Pane.RUNS)),
+            Need(runs, self._natural_of(Pane.RUNS), 4, share(Pane.RUNS)),
             self._lower_need(share("lower")),
             Need(LOG_LEAST, self._natural_of(Pane.LOG), 5),
         )

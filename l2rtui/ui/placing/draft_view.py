@@ -16,7 +16,7 @@ from l2rtui.domain.preflight import Finding, preflight
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.services.terminal import Words
-from l2rtui.ui.dialogs.review import finding_line
+from l2rtui.ui.dialogs.review import folded_findings
 from l2rtui.ui.placing.editor import PlacementEditor
 from l2rtui.ui.text import Line, Span, TextStyle, plural, shorten, width_of
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
@@ -193,8 +193,8 @@ def _check_lines(
         yield (Span(" ◌ ", TextStyle.WAIT), Span(f"{plural(num_missing, 'replica')} still without a slot"))
     if facts is None:
         yield (Span(" ◌ ", TextStyle.WAIT), Span("asking the cluster", TextStyle.DIM))
-    for finding in preflight(plan, snapshot, facts or ()):
-        yield (Span(" "), *finding_line(finding))
+    for line in folded_findings(preflight(plan, snapshot, facts or ())):
+        yield (Span(" "), *line)
 
 
 def _glyphs(editor: PlacementEditor) -> dict[tuple[str, str], str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +12,20 @@ from l2rtui.domain.curves.run_curve import Axis
 from l2rtui.domain.curves.scale import LABEL_CHARS, Scale, number_label, span_label
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.ui.plot import DOT_COLUMNS, PlotLine, PlotPart, plot
-from l2rtui.ui.text import BANDS, HUES, Line, Span, TextStyle, apart, clip, decimal, fit, width_of
+from l2rtui.ui.text import (
+    BANDS,
+    HUES,
+    Line,
+    Span,
+    TextStyle,
+    apart,
+    clip,
+    count,
+    decimal,
+    fit,
+    per_second,
+    width_of,
+)
 
 NARROWEST: Final = 36
 LOWEST: Final = 6
@@ -24,6 +37,8 @@ EDGE: Final = LABEL_CHARS + 1
 _NAME_CHARS: Final = 28
 _TICK_COLUMNS: Final = 9
 _TICK_ROWS: Final = 2
+_WRITERS: Final = {"env steps/s": count, "updates/s": per_second}
+"""Format of figures that the other tables write without decimals, or only small ones with them."""
 MARKS: Final = "123456789abcdefghijklmnopqrstuvwxyz"
 """Mark at the end of each line and before its name: colours repeat, and some terminals have none."""
 _EMPTY: Final = "No metric record yet: a learner prints one every second or two."
@@ -153,23 +168,24 @@ def _chart(picture: ChartPicture, width: int, cursor: int | None) -> list[Line]:
 def _values(drawn: Chart, cursor: int | None) -> Line:
     """Values of all lines under the cursor, or the newest ones, each with its mark."""
     column = drawn.grid.num - 1 if cursor is None else DOT_COLUMNS * cursor + 1
+    write = _WRITERS.get(drawn.label, decimal)
     spans: list[Span] = []
     for number, line in enumerate(drawn.lines):
         # A column holds the mean of its records, but other tables show the newest record under the same name.
         value = line.newest if cursor is None and line.newest is not None else line.at(column)
         mark = f"{_mark(number)} " if len(drawn.lines) > 1 else ""
         spans.append(Span(mark, _hue(number)))
-        spans.append(Span(f"{decimal(value)}{_spread(line, column, value)}  ", TextStyle.PLAIN))
+        spans.append(Span(f"{write(value)}{_spread(line, column, value, write)}  ", TextStyle.PLAIN))
     return tuple(spans)
 
 
-def _spread(line: ChartLine, column: int, value: float | None) -> str:
+def _spread(line: ChartLine, column: int, value: float | None, write: Callable[[float], str]) -> str:
     """Write the interval of the mean and the number of seeds, if the line is a mean of several."""
     columns = line.columns
     if not line.is_mean or value is None:
         return ""
     nearest = next(number for number in range(column, -1, -1) if not math.isnan(columns.means[number]))
-    low, high = decimal(columns.lows[nearest]), decimal(columns.highs[nearest])
+    low, high = write(columns.lows[nearest]), write(columns.highs[nearest])
     return f" [{low} to {high}] n={columns.counts[nearest]}"
 
 

@@ -9,6 +9,7 @@ virtual size changes, which here is with every line.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,13 +27,14 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.ui.text import Line, Span, TextStyle, broken, fit
 from l2rtui.ui.widgets.log_ring import LogEntry, LogRing, chopped
 from l2rtui.ui.widgets.log_search import LogSearch, pan_to
-from l2rtui.ui.widgets.record_table import TableCell
+from l2rtui.ui.widgets.record_table import COLUMN_GAP, TableCell
 from l2rtui.ui.widgets.span_renderer import SpanWidget
 
 PAN_COLUMNS: Final = 20
 SLICE_SECONDS: Final = 0.004
 """Longest time that a search takes from the keys before it lets them pass."""
 SLICE_REST_SECONDS: Final = 0.001
+_CLOCK: Final = re.compile(r"\d\d:\d\d:\d\d ")
 _LEAST_WITH_FOOT: Final = 8
 """Rows of a pane from which it has room for a table below its lines."""
 _ROWS_TO_COMPARE: Final = 64
@@ -279,14 +281,15 @@ class LogView(SpanWidget):
     def _heading_line(self, heading: str, width: int) -> Strip:
         entry = LogEntry(0.0, "", heading, cell_len(heading), is_row=True)
         room = width - 1 - self._left
-        spans = _window(entry, self._pan, room, TextStyle.DIM, self.column_ends)
+        spans = _window(entry, self._pan, room, TextStyle.HEADING, self.column_ends, is_heading=True)
         return self.strip((Span(" " * self._left), *spans), width)
 
     def _foot_line(self, number: int, width: int) -> Strip:
         """One line of the table below the lines; its first row has the headings."""
         entry, room, foot = self._foot_rows[number], width - 1 - self._left, self.foot
-        left: Line = (Span(fit(f"  {foot.title}", self._left), TextStyle.DIM),)
-        spans = _window(entry, self._pan, room, TextStyle.PLAIN if number else TextStyle.DIM, foot.column_ends)
+        left: Line = (Span(fit(f"  {foot.title}", self._left), TextStyle.HEADING),)
+        style = TextStyle.PLAIN if number else TextStyle.HEADING
+        spans = _window(entry, self._pan, room, style, foot.column_ends, is_heading=not number)
         return self.strip((*(self._before(entry, 0, is_hit=False) if number else left), *spans), width)
 
     def _has_thumb(self, y: int) -> bool:
@@ -341,14 +344,22 @@ class LogView(SpanWidget):
         style = TextStyle.DIM if entry.is_record else _level_style(entry.text)
         if not self.ring.width:
             spans = _window(entry, self._pan, room, style, self.column_ends)
-            return (
-                _compared(spans, self._pan, self.cells, entry, self._row_above(number)) if entry.is_row else spans
-            )
+            if entry.is_row:
+                return _compared(spans, self._pan, self.cells, entry, self._row_above(number))
+            return self._with_dim_clock(spans) if self.has_times else spans
         room = self.ring.width
         if entry.columns == len(entry.text):
             return (Span(entry.text[part * room : (part + 1) * room], style),)
         pieces = chopped(entry.text, room)
         return (Span(pieces[part] if part < len(pieces) else "", style),)
+
+    def _with_dim_clock(self, spans: Line) -> Line:
+        """Return the visible part of a line with the time that it begins with dim: its row has the time already."""
+        before, (text, style), after = spans
+        clock = _CLOCK.match(text)
+        if clock is None or before.text:
+            return spans
+        return Span(text[: clock.end()], TextStyle.FAINT), Span(text[clock.end() :], style), after
 
     def _row_above(self, number: int) -> str:
         """Return the row of records above a line that is of the same pod; empty if there is none near it."""
@@ -392,11 +403,14 @@ def _highlighted(strip: Strip, search: str, left: int, current: int) -> Strip:
     return Strip(segments, strip.cell_length)
 
 
-def _window(entry: LogEntry, pan: int, room: int, style: TextStyle, column_ends: Sequence[int]) -> Line:
+def _window(
+    entry: LogEntry, pan: int, room: int, style: TextStyle, column_ends: Sequence[int], *, is_heading: bool = False
+) -> Line:
     """Visible part of a line; a sign marks each edge where the line continues.
 
     Args:
         column_ends: Positions at which a row of the table may be cut: half a number reads as another number.
+        is_heading: The line names the columns; its sign stands for all rows that are cut between two columns.
     """
     # Not the whole rest: the width of the longest line takes some milliseconds, and a screen may be full of them.
     text = entry.text[pan : pan + _MOST_A_COLUMN * room]
@@ -407,7 +421,8 @@ def _window(entry: LogEntry, pan: int, room: int, style: TextStyle, column_ends:
     has_more = len(entry.text) > pan + len(text)
     has_more = has_more or (len(text) if entry.columns == len(entry.text) else cell_len(text)) > room
     if has_more:
-        fitting = [end - pan for end in column_ends if 0 < end - pan < room] if entry.is_row else []
+        fitting = [end - pan for end in column_ends if 0 < end - pan < room - 1] if entry.is_row else []
+        has_more = is_heading or not fitting or not text.startswith(COLUMN_GAP, fitting[-1])
         text = set_cell_size(text[: fitting[-1]] if fitting else text, max(0, room - 1))
     return Span(before, TextStyle.ACCENT), Span(text[len(before) :], style), Span("…" * has_more, TextStyle.ACCENT)
 

@@ -29,6 +29,7 @@ from l2rtui.ui.text import (
     clip,
     count,
     decimal,
+    per_second,
     percent,
     plural,
     sparkline,
@@ -126,7 +127,9 @@ def about_run(
         *_about_silence(old, is_live=is_learning(pods)),
         _series("return", metrics.returns, decimal(metrics.reported_return), bars),
         _series("steps/s", metrics.rates, count(round(rate)) if is_live else NOTHING, bars),
-        _field("policy", f"v{metrics.policy_version}   {lag}   {decimal(updates if is_live else None)} updates/s"),
+        _field(
+            "policy", f"v{metrics.policy_version:,}   {lag}   {per_second(updates if is_live else None)} updates/s"
+        ),
         _field("progress", _progress(metrics)),
         *_about_device(metrics, old),
     ]
@@ -287,7 +290,7 @@ def about_slot(
             TextStyle.WARN,
             f"may be in use: {sanitize(unseen) or 'not all pods of its node can be listed'}",
         ),
-        SlotState.OFF: (" ─ ", TextStyle.DIM, "is off: its node takes no pods"),
+        SlotState.OFF: (" ─ ", TextStyle.DIM, "is unusable: its node takes no pods"),
         SlotState.BUSY: (" ● ", TextStyle.OK, sanitize(slot.pod)),
         SlotState.FAILED: (" ✖ ", TextStyle.FAULT, sanitize(slot.pod)),
     }

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from l2rtui.domain.quantity import format_bytes
 from l2rtui.domain.sanitize import sanitize
-from l2rtui.ui.text import NOTHING, count, decimal, fit, shorten
+from l2rtui.ui.text import NOTHING, count, decimal, fit, per_second, shorten
 
 MAX_COLUMNS: Final = 48
 """Maximum number of columns of a log; further fields are written at the end of a row with their names."""
@@ -28,9 +28,7 @@ _LONGEST_TEXT: Final = 200
 _LEAST_CUT: Final = 8
 """Minimum length at which part of that text is still useful."""
 _WIDEST_NUMBER: Final = 15
-_GAP: Final = "  "
-_WHOLE_RATE: Final = 100.0
-"""Rate from which it is written without a fraction."""
+COLUMN_GAP: Final = "  "
 _LEFT_OUT: Final = frozenset(("l2r", "time"))
 """The kind has a column if a pod writes several kinds, and `t` shows the time of every line."""
 _FIRST: Final = (
@@ -74,6 +72,8 @@ _HEADINGS: Final = {
     "gpu_memory_bytes": "GPU mem",
     "gpu_reserved_bytes": "PyTorch mem",
 }
+_WHOLE: Final = ("env_steps_per_second", "_fps")
+"""Ends of the names of rates without a fraction."""
 _BYTES: Final = "_bytes"
 _KIND: Final = "l2r"
 _KIND_HEADING: Final = "record"
@@ -135,7 +135,7 @@ class RecordTable:
     def cells(self) -> tuple[TableCell, ...]:
         """Positions of the columns in a row."""
         widths = (column.width for column in self._shown.values())
-        ends = accumulate(widths, lambda end, width: end + len(_GAP) + width)
+        ends = accumulate(widths, lambda end, width: end + len(COLUMN_GAP) + width)
         return tuple(
             TableCell(end - column.width, end, name in _RETURNS)
             for (name, column), end in zip(self._shown.items(), ends, strict=True)
@@ -144,7 +144,7 @@ class RecordTable:
     @property
     def heading(self) -> str:
         """Headings of the columns, as wide as the rows below them."""
-        return _GAP.join(_at(column.heading, column) for column in self._shown.values()).rstrip()
+        return COLUMN_GAP.join(_at(column.heading, column) for column in self._shown.values()).rstrip()
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -199,7 +199,7 @@ class RecordTable:
             for name, value in record.items()
             if name not in self._shown and name not in _LEFT_OUT and not self._is_constant(name, value)
         ]
-        return _GAP.join([_GAP.join(cells).rstrip() if not rest else _GAP.join(cells), *rest])
+        return COLUMN_GAP.join([COLUMN_GAP.join(cells).rstrip() if not rest else COLUMN_GAP.join(cells), *rest])
 
     def _is_constant(self, name: str, value: object) -> bool:
         column = self._columns.get(name)
@@ -254,8 +254,10 @@ def _cell(record: Mapping[str, Any], name: str, column: _Column) -> str:
 
 def _field_text(name: str, value: object) -> str:
     """Write a value; large rates have no fraction and shares two digits, as more would be noise."""
-    if name.endswith("_per_second") and isinstance(value, float) and abs(value) >= _WHOLE_RATE:
+    if name.endswith(_WHOLE) and isinstance(value, float):
         return count(value)
+    if name.endswith("_per_second") and isinstance(value, float):
+        return per_second(value)
     if name.endswith("_share") and isinstance(value, float):
         return decimal(value)
     if name.endswith(_BYTES) and isinstance(value, int | float):

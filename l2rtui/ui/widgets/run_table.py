@@ -24,6 +24,7 @@ from l2rtui.ui.text import (
     TextStyle,
     count,
     decimal,
+    per_second,
     sparkline,
     status_text,
     style_of_level,
@@ -288,7 +289,7 @@ def _numbers(metrics: RunMetrics | None, old: str, *, is_live: bool) -> list[tup
         return [silent if is_live else nothing, nothing, *_counters(metrics, TextStyle.DIM)]
     values: list[tuple[str, float | None]] = [
         (count(round(metrics.env_steps_per_second)), metrics.env_steps_per_second),
-        (decimal(metrics.updates_per_second), metrics.updates_per_second),
+        (per_second(metrics.updates_per_second), metrics.updates_per_second),
     ]
     return [*_cells(values, TextStyle.PLAIN), *_counters(metrics, TextStyle.PLAIN)]
 
@@ -296,7 +297,7 @@ def _numbers(metrics: RunMetrics | None, old: str, *, is_live: bool) -> list[tup
 def _counters(metrics: RunMetrics, style: TextStyle) -> list[tuple[Span, float]]:
     values: list[tuple[str, float | None]] = [
         (decimal(metrics.reported_return), metrics.reported_return),
-        (f"v{metrics.policy_version}", metrics.policy_version),
+        (f"v{metrics.policy_version:,}", metrics.policy_version),
         (decimal(metrics.policy_lag), metrics.policy_lag),
         (count(metrics.env_steps), metrics.env_steps),
     ]

@@ -11,7 +11,7 @@ from l2rtui.domain.runstatus import NO_REPORTS, LearningState, learning_state, r
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import Level
-from l2rtui.ui.text import NOTHING, Span, TextStyle, count, decimal, plural
+from l2rtui.ui.text import NOTHING, Span, TextStyle, count, decimal, per_second, plural
 from l2rtui.ui.widgets.run_table import CELL, is_learning
 from l2rtui.ui.widgets.table_model import Row, RowModel
 
@@ -70,7 +70,7 @@ def _cells(
         "seed": Span(str(len(runs)), TextStyle.DIM),
         "ready": Span(f"{ready}/{replicas}", _style(ready, replicas)),
         "rate": Span(count(sum(record.env_steps_per_second for record in rates)) if rates else NOTHING),
-        "updates": Span(decimal(sum(record.updates_per_second for record in rates)) if rates else NOTHING),
+        "updates": Span(per_second(sum(record.updates_per_second for record in rates)) if rates else NOTHING),
         "return": Span(decimal(mean_return), TextStyle.STRONG),
         "lag": Span(decimal(max((record.policy_lag for record in own), default=None))),
         "steps": Span(count(sum(record.env_steps for record in own)) if own else NOTHING),

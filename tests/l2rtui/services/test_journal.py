@@ -57,3 +57,22 @@ def test_an_unwritable_journal_stops_nothing(state):
     journal.record("launch", "r", "done")
 
     assert list(journal.entries()) == []
+
+
+def test_the_results_of_changes_are_words_and_an_entry_without_details_has_its_outcome(state):
+    journal.record("launch", "r", "done", pods=["r-learner-0", "r-w-0"])
+    journal.record("scale", "r/w", "asked", replicas=1)
+    journal.record("kill", "r-w-0", "asked")
+    journal.record("signal", "r-w-0", "sent", signal="SIGUSR1")
+    journal.record("destroy", "r", "left", left=["Pod r-w-0"], objects=3)
+    journal.record("destroy", "r", "left")
+    journal.record("sweep", "r", "stopped")
+    assert [journal.result_of(entry) for entry in journal.entries()] == [
+        "launched 2 pods",
+        "set to 1 replica",
+        "deletion requested",
+        "SIGUSR1 sent",
+        "destroyed, 1 object left",
+        "left",
+        "stopped",
+    ]

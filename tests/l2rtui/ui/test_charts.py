@@ -96,7 +96,7 @@ def test_scales_have_labels_on_both_axes():
     shown = "\n".join(texts)
     assert "100┤" in shown
     assert "0┤" in shown
-    assert texts[-1].split()[:3] == ["0", "2000", "4000"]
+    assert texts[-1].split()[:3] == ["0", "2,000", "4,000"]
     time, _ = drawing([CurveGroup("a", (seed("a", [1.0, 2.0] * 300),))], settings=ChartSettings(Axis.TIME))
     assert "4m" in time[-1].split()
 
@@ -133,7 +133,7 @@ def test_the_cursor_reads_the_values_of_all_lines_where_it_stands():
     texts, _ = drawing(grouped(runs, by_experiment=False), cursor=30)
     at = next(part for part in texts[0].split("   ") if part.startswith(" │ at"))
     assert at.endswith("env steps")
-    position = float(at.split()[2])
+    position = float(at.split()[2].replace(",", ""))
     read = texts[1].split()
     assert float(read[read.index("1") + 1]) == pytest.approx(position / 100, abs=2)
     assert read[read.index("2") + 1] == "7.00"  # the last value of a run that had ended before

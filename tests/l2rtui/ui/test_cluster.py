@@ -17,6 +17,7 @@ from l2rtui.config import Settings, user_name
 from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
+from l2rtui.ui.text import Span, TextStyle
 from l2rtui.ui.widgets.grid.lines import lay_out
 
 SPEC = """kind: learner-workers
@@ -486,6 +487,20 @@ async def test_a_node_is_described_and_not_the_run_beside_it(desk):
         assert text.count("device") == len(node.gpus)
         about = text.partition("events:")[0]  # those are of its pods, which have the names of their runs
         assert not any(run.name in about for run in one.cluster.snapshot.runs.values())
+
+
+async def test_a_description_has_headings_labels_and_events_in_columns(desk):
+    async with desk(demo=True) as one:
+        await one.press("2", "down", "down", "d")
+        await one.until(lambda: one.top == "DetailScreen")
+        lines = one.app.screen._lines
+        text = ["".join(span.text for span in line) for line in lines]
+        start = text.index("run racing-sac-s1")
+        assert lines[start] == (Span("run racing-sac-s1", TextStyle.HEADING),)
+        assert lines[start + 1][0] == Span("  owner:       ", TextStyle.DIM)
+        events = [line for line in lines[text.index("events:") + 1 :] if len(line) == 3]
+        assert len({line[2].text.index("Pod ") for line in events if "Pod " in line[2].text}) == 1
+        assert {line[1].style for line in events if "Warning" in line[1].text} == {TextStyle.WARN}
 
 
 HEADINGS = {

@@ -145,7 +145,7 @@ async def test_an_error_of_two_lines_leaves_the_keys_of_the_form_in_sight(desk):
         await one.press("enter")
         await one.until(lambda: "Write one of" in one.words())
         assert one.app.screen.query_one("#error").size.height > 1
-        assert "enter plan   ↑ ↓ choose   tab field   ctrl+g place   esc close" in one.words()
+        assert "enter plan    ↑ ↓ choose   tab field   ctrl+g place   esc close" in one.words()
 
 
 async def test_a_hint_names_only_keys_that_do_something(desk):

@@ -6,7 +6,7 @@ import json
 import time
 
 from l2rtui.domain.log import LogLine
-from l2rtui.ui.text import TextStyle
+from l2rtui.ui.text import Span, TextStyle
 from l2rtui.ui.widgets.log_pane import LogPane
 from l2rtui.ui.widgets.log_ring import JsonMode
 from l2rtui.ui.widgets.record_table import MAX_COLUMNS, RecordTable
@@ -32,10 +32,16 @@ def record(kind: str, **values: object) -> str:
 
 def test_a_rate_of_hundreds_is_whole_and_a_small_one_keeps_its_fraction():
     table = RecordTable()
-    records = [{"l2r": "worker", "env_steps_per_second": rate} for rate in (482.1, 1852.4, 7.25)]
+    records = [{"l2r": "learner", "updates_per_second": rate} for rate in (482.1, 1852.4, 7.25)]
     for record in records:
         table.learn("a", record)
     assert [table.row(record).split()[-1] for record in records] == ["482", "1,852", "7.25"]
+
+
+def test_steps_and_frames_a_second_are_whole_as_in_the_tables_of_runs_and_pods():
+    table, values = RecordTable(), {"l2r": "worker", "env_steps_per_second": 82.4, "simulator_fps": 99.8}
+    table.learn("a", values)
+    assert table.row(values).split() == ["82", "100"]
 
 
 def test_a_share_has_two_digits():
@@ -228,6 +234,34 @@ async def test_rows_show_the_time_dim_what_repeats_and_mark_returns():
         assert {span.style for span in second if "2,000" in span.text} == {TextStyle.PLAIN}
         await pilot.press("t")
         await until_shown(app, pilot, lambda shown: ":" not in shown[2])
+
+
+async def test_hidden_columns_have_one_sign_at_the_headings_and_a_number_none_behind_it():
+    log = LogPane()
+    async with stage(log, size=(36, 5)) as (app, pilot):
+        log.restart(run="run", is_merged=False, empty="")
+        names = ("updates", "policy_version", "entropy")
+        values = [{"env_steps": 123_000} | dict.fromkeys(names, number) for number in range(3)]
+        log.extend([LogLine(number, "p", record("learner", **fields)) for number, fields in enumerate(values)])
+        await until_shown(app, pilot, lambda shown: "123,000" in shown[3])
+        heading, *rows = app.shown()[:4]
+        assert heading.rstrip().endswith(" …")
+        assert not any("…" in row for row in rows)
+
+
+async def test_a_line_that_begins_with_its_time_has_it_dim_beside_the_time_of_its_row():
+    log = LogPane()
+    async with stage(log, size=(60, 5)) as (app, pilot):
+        log.restart(run="run", is_merged=False, empty="")
+        log.extend([LogLine(0, "p", "03:22:25 joined the learner")])
+        await until_shown(app, pilot, lambda shown: "joined" in shown[0])
+        assert len(log._body(0, 0, 60)) == 3
+        await pilot.press("t")
+        spans = log._body(0, 0, 60)
+        assert [span for span in spans if span.text] == [
+            Span("03:22:25 ", TextStyle.FAINT),
+            Span("joined the learner"),
+        ]
 
 
 async def test_workers_have_a_table_of_their_own_below_the_rows_of_their_learner():

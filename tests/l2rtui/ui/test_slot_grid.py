@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 
 import pytest
@@ -167,8 +168,8 @@ def test_a_bar_has_the_colour_of_its_load_and_a_letter_that_of_its_run():
     grid = lay_out(cluster(node(gpus=2, uses=use), pods=[pod("p", 0, 0)]), 100, level=ZoomLevel.GPU)
     rows = {row.row: grid.line(y) for y, row in enumerate(grid.shape.rows) if isinstance(row, TileLine)}
     bars = {row: [span.style for span in line if "█" in span.text] for row, line in rows.items()}
-    assert bars[TileRow.BUSY] == [TextStyle.BAD, TextStyle.OK]
-    assert bars[TileRow.MEMORY] == [TextStyle.WARN]
+    assert bars[TileRow.BUSY] == [TextStyle.WARN, TextStyle.OK]
+    assert bars[TileRow.MEMORY] == [TextStyle.OK]
     assert [span.style for span in rows[TileRow.SLOTS] if span.text == "A"] == [TextStyle.HUE0]
     assert {span.style for span in rows[TileRow.MEMORY] if span.text.strip() == "0%"} == {TextStyle.FAINT}
 
@@ -192,7 +193,7 @@ def test_a_tile_has_slots_load_memory_and_the_rate_of_its_run():
     assert busy.endswith(" 50%")
     assert memory.endswith(" 25%")
     assert busy.count("█") > memory.count("█") > 0
-    assert rate.split() == ["1,861/s"]
+    assert rate.split() == ["1,861"]
 
 
 def test_what_nobody_measures_is_unknown_and_not_nothing():
@@ -208,15 +209,15 @@ def test_what_nobody_measures_is_unknown_and_not_nothing():
 
 def test_runs_on_a_gpu_show_the_sum_of_their_rates():
     known = RunFigure(1000.0)
-    assert read(rate_of([known, known], 12)) == "     2,000/s"
-    assert read(rate_of([known, known], 6)) == "  2.0k"
+    assert read(rate_of([known, known], 12)) == "       2,000"
+    assert read(rate_of([known, known], 4)) == "2.0k"
     assert read(rate_of([known, RunFigure()], 6)) == "     ?"
     here, there = ("n", 0), ("n", 1)
     own, spread = RunFigure(1000.0, devices=frozenset({here})), RunFigure(1000.0, devices=frozenset({here, there}))
-    assert read(rate_of([own], 12, here)) == "     1,000/s"
+    assert read(rate_of([own], 12, here)) == "       1,000"
     # A record has the rate of the whole run: no part of it is known.
     assert read(rate_of([own, spread], 12, here)).strip() == ""
-    assert read(rate_of([own, spread], 12, here, 350.0)) == "       350/s"
+    assert read(rate_of([own, spread], 12, here, 350.0)) == "         350"
 
 
 @pytest.mark.parametrize("width", [6, 8, 12, 18])
@@ -224,7 +225,7 @@ def test_a_run_that_needs_somebody_goes_before_its_rate(width):
     stalled = rate_of([RunFigure(5.0, "2m", Level.BAD, "stalled")], width)
     assert "✖" in read(stalled)
     assert "stalled" in read(stalled) or read(stalled).endswith("…"), "a word is not cut without a sign"
-    assert stalled[-1].style is TextStyle.FAULT
+    assert stalled[-1].style is TextStyle.BAD
     assert len(read(stalled)) == width
     silent = rate_of([RunFigure(None, "2m")], width)
     assert read(silent).endswith("2m")
@@ -267,9 +268,9 @@ def test_the_legend_gives_up_blanks_before_a_meaning():
     pods = (pod("p", 0, 0), pod("x", 1, 0, run="other"))
     off = replace(node("m"), is_schedulable=False)
     snapshot = cluster(node("n"), off, pods=pods)
-    wide, narrow = (read(lay_out(snapshot, width, level=ZoomLevel.NODE).legend) for width in (100, 43))
-    assert "x others 1   · free 30   ─ off 32" in wide
-    assert "x others 1  · free 30  ─ off 32" in narrow
+    wide, narrow = (read(lay_out(snapshot, width, level=ZoomLevel.NODE).legend) for width in (100, 44))
+    assert "x others 1   · free 30   ─ unusable 32" in wide
+    assert "x others 1  · free 30  ─ unusable 32" in narrow
 
 
 # --- idle holders -----------------------------------------------------------------------------------------------
@@ -297,13 +298,12 @@ async def test_the_grid_of_the_app_shows_rates_idle_holders_and_the_age_of_all_o
         await one.until(lambda: len(cluster_screen.metrics) == 3)
         await one.until(lambda: grid.shown_level is ZoomLevel.GPU)
         # Each run collects on several GPUs, so the rate of a GPU is that of its workers, where these are read.
-        total = next(iter(cluster_screen.metrics.values())).env_steps_per_second
         await one.until(lambda: grid.figures.rates, "rates of workers")
         device, rate = next(iter(grid.figures.rates.items()))
         snapshot = cluster_screen.snapshot
         workers = {slot.pod_uid for slot in snapshot.ledger.of_gpu(*device)} & cluster_screen.content.records.keys()
         assert rate == sum(cluster_screen.content.records[uid].rate or 0.0 for uid in workers)
-        await one.until(lambda: f"{rate:,.0f}/s" in one.words() and f"{total:,.0f}/s" not in one.words())
+        await one.until(lambda: re.search(rf"steps/s .* {rate:,.0f} ", one.words()))
         # The evaluator of the demo leaves its GPU nearly alone.
         one.backend.advance(LONG_SECONDS + 60)
         cluster_screen.content.draw_ages()

@@ -109,7 +109,8 @@ def test_the_legend_cuts_no_number_and_counts_the_runs_that_it_leaves_out(demo, 
     assert len(legend) <= width + 2
     free = sum(slot.state == "free" for slot in demo.ledger.slots.values())
     assert f"· free {free}" in legend
-    named = [run for run in demo.runs if f" {demo.runs[run].name} " in legend]
+    names = ([text.shorten(run.name, most) for most in (20, 12, 8, 6)] for run in demo.runs.values())
+    named = [forms for forms in names if any(f" {name} " in legend for name in forms)]
     left_out = len(demo.runs) - len(named)
     assert (f"+{text.plural(left_out, 'run')}" in legend) is bool(left_out)
 
@@ -360,6 +361,12 @@ def test_names_are_cut_where_they_agree(names, shown):
 @pytest.mark.parametrize("width", [12, 20, 33, 80])
 def test_hints_break_between_keys_and_never_within_one(width):
     hints = ["enter show", "d diff", "c copy", "esc close"]
-    lines = text.flow(hints, width)
+    lines = [read(line) for line in text.key_hints(hints, width)]
     assert [hint for line in lines for hint in line.split("   ")] == hints
     assert all(len(line) <= width for line in lines)
+
+
+def test_the_main_action_of_a_dialog_is_a_button_and_other_hints_show_their_key():
+    button, *rest = text.key_hints(["enter plan", "↑ ↓ choose"], 80, has_button=True)[0]
+    assert button == text.Span(" enter plan ", text.TextStyle.BUTTON)
+    assert [span.text for span in rest] == ["   ", "↑ ↓ ", "choose"]

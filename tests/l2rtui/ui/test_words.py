@@ -125,7 +125,9 @@ def test_no_heading_is_an_old_word():
     for table in tables:
         tables += table.__subclasses__()
     titles = {column.title for table in tables for column in table.COLUMNS}
-    titles |= {label for row, label in lines._LABELS.items()} | {str(word) for word in legend._WORDS.values()}
+    titles |= {label for row, label in lines._LABELS.items()} | {
+        str(word) for word in legend.WORDS_OF_STATES.values()
+    }
     titles |= {
         pair[0].text.strip()
         for pair in left_of(

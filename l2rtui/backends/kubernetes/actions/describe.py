@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from l2rtui.backends.common.formatting import fields, when
+from l2rtui.backends.common.formatting import event_lines, fields, when
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
@@ -124,7 +124,7 @@ async def _event_lines(api: Api, target: PodView | RunView | Node) -> list[str]:
         if isinstance(target, Node) and error.is_forbidden:
             return [f"unknown: {error.message}"]
         raise
-    return [_event(event) for event in object_events] or ["none are kept"]
+    return event_lines(object_events)
 
 
 async def events(api: Api, target: PodView | RunView | Node | None = None) -> tuple[KubeEvent, ...]:
@@ -355,13 +355,6 @@ def _value(event: EventStruct) -> KubeEvent:
         event.message or "",
         about.namespace or "",
         event.times,
-    )
-
-
-def _event(event: KubeEvent) -> str:
-    times = f" (x{event.count})" if event.count > 1 else ""
-    return (
-        f"{when(event.time)} {event.level} {event.reason} {event.object}: {' '.join(event.message.split())}{times}"
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from l2rtui.domain.status import Level
-from l2rtui.ui.text import GLYPHS, Span, TextStyle, count, shorten, style_of_level
+from l2rtui.ui.text import GLYPHS, Span, TextStyle, count, shorten
 
 UNKNOWN: Final = Span("?", TextStyle.DIM)
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
@@ -105,7 +105,9 @@ def rate_of(
     if worst.level in (Level.BAD, Level.WARN):
         full = f"{GLYPHS[worst.level]} {worst.word}"
         text = full if len(full) <= width else shorten(f"{GLYPHS[worst.level]}{worst.word}", width)
-        return Span(" " * (width - len(text))), Span(text, style_of_level(worst.level))
+        # No block: one stalled run holds slots on many GPUs, and its row and the header have one already.
+        style = TextStyle.BAD if worst.level is Level.BAD else TextStyle.WARN
+        return Span(" " * (width - len(text))), Span(text, style)
     if worst.age:
         text = f"silent {worst.age}" if len(worst.age) + 7 <= width else f"▲{worst.age}"
         return (Span(f"{text:>{width}}", TextStyle.WARN),)
@@ -115,6 +117,6 @@ def rate_of(
     if own is None and any(figure.devices and figure.devices != {device} for figure in figures):
         return (Span(" " * width),)
     total = own if own is not None else sum(rate for rate in rates if rate is not None)
-    full = f"{count(round(total))}/s"
+    full = count(round(total))
     text = full if len(full) <= width else compact(total)
     return (Span(f"{text:>{width}}"),)

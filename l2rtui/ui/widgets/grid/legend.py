@@ -31,8 +31,9 @@ GLYPHS_OF_STATES: Final = {
     SlotState.OFF: Span("─", TextStyle.FAINT),
 }
 """Cell of a slot without a running pod, in the order of the legend."""
-_WORDS: Final = {SlotState.FAILED: "failing"}
-"""Words of the legend that differ from the name of the state."""
+WORDS_OF_STATES: Final = {**{state: str(state) for state in SlotState}, SlotState.FAILED: "failing"}
+WORDS_OF_STATES[SlotState.OFF] = "unusable"
+"""Words of the screen for the states of a slot."""
 
 _NAME_CHARS: Final = (20, 12, 8, 6)
 """Lengths to which names of runs are cut: the first at which at least one run fits is used."""
@@ -79,15 +80,20 @@ def legend_of(snapshot: ClusterSnapshot, letters: Letters, width: int, num_idle:
             # Users look for free GPUs more often than for free cores, so GPU slots are shown separately from the
             # sum.
             count = f"{free - cpu_free} + {cpu_free} cpu" if state is SlotState.FREE and cpu_free else states[state]
-            entries.append(_entry(glyph, f"{_WORDS.get(state, state)} {count}"))
+            entries.append(_entry(glyph, f"{WORDS_OF_STATES[state]} {count}"))
     if mismatched:
         entries.append(_entry(MISMATCH, f"mismatch {mismatched}"))
     if num_idle:
         entries.append(_entry(Span(IDLE, TextStyle.WARN), f"idle {num_idle}"))
-    entries = _squeezed(entries, width - len("+99 runs   "))
+    num_runs = sum(name in busy for name in letters)
+    entries = _squeezed(entries, width - len(f"+{plural(num_runs, 'run')}  "))
+    is_tight = not entries[-1][1].text.endswith("   ")
     last = tuple(chain.from_iterable(entries))
     last = (*last[:-1], Span(last[-1].text.rstrip(), last[-1].style))  # the trailing spaces leave room for a name
-    return (*_named(letters, busy, width - width_of(last)), *last)
+    named = _named(letters, busy, width - width_of(last) + is_tight)
+    if named and is_tight:
+        named = (*named[:-1], Span(named[-1].text.removesuffix(" "), named[-1].style))
+    return (*named, *last)
 
 
 def _squeezed(entries: list[Line], width: int) -> list[Line]:

@@ -22,6 +22,7 @@ from l2rtui.ui.widgets.grid.legend import (
     MANY,
     MISMATCH,
     OWN_RESERVATION,
+    WORDS_OF_STATES,
     Letters,
     legend_of,
     letters_of,
@@ -255,8 +256,8 @@ class SlotGrid:
         runs = list(dict.fromkeys(slot.run for slot in slots if slot.pod_uid))
         if not runs:
             words = {slot.state for slot in slots}
-            word = str(words.pop()) if len(words) == 1 else ""
-            return (Span(f"{word:>{width}}"[:width], TextStyle.FAINT),)
+            word = WORDS_OF_STATES[words.pop()] if len(words) == 1 else ""
+            return (Span(fit(word, width, right=True), TextStyle.FAINT),)
         figures = [self.figures.runs.get(run, RunFigure()) for run in runs]
         return rate_of(figures, width, device, self.figures.rates.get(device))
 

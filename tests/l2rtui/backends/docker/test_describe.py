@@ -27,7 +27,7 @@ async def test_a_pod_is_described_without_its_secrets(backend, fake):
     for part in (
         "pod run-w-0", "img:1 (000000000000)", "restarts:    0 (unless-stopped)", "network:     l2rtui-run",
         "gpus:        GPU-1", "mount /l2r from data, read only", "env COLOUR=red", "env WANDB_API_KEY=(hidden)",
-        "Started Pod run-w-0",
+        "Started  Pod run-w-0",
     ):  # fmt: skip
         assert part in text
     assert "hunter2" not in text

@@ -91,7 +91,7 @@ async def test_pods_runs_and_the_node_are_described_without_secrets(lab):
     for part in (
         "pod run-w-0", f"pid:         {pod.pid}", "state:       Running", "restarts:    0", "env COLOUR=red",
         "env WANDB_API_KEY=(hidden)", f"log:         {lab.folder().log_dir('run-w-0')}",
-        "Normal Started Pod run-w-0",
+        "Normal  Started  Pod run-w-0",
     ):  # fmt: skip
         assert part in text
     assert "hunter2" not in text
