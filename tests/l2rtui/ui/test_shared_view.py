@@ -77,7 +77,7 @@ async def test_what_is_not_here_is_said_and_the_rest_is_shown():
     )
 
     async def check(app, pilot):
-        (sentence,) = [note.message for note in app._notifications if "not here" in note.message]
+        (sentence,) = [note.message for note in app._notifications if "do not exist here" in note.message]
         assert "column weight of the pods, run gone, no-node" in sentence
         assert app.cluster.panes.nodes.model.filter_text == "phortx1"
 

@@ -104,7 +104,7 @@ def test_the_app_uses_none_of_its_old_words(path):
 
 
 def test_the_sentences_of_runs_and_pods_have_none_of_them_either():
-    for name in ("status.py", "runstatus.py", "curves/chart.py", "exchange/topology.py"):
+    for name in ("status.py", "runstatus.py", "curves/chart.py", "topology.py"):
         found = [word for text in sentences(ROOT / "domain" / name) for word in OLD_WORDS if word in text]
         assert not found, name
 
