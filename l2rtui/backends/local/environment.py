@@ -14,7 +14,7 @@ from l2rtui.backends.common.run_variables import joined_variables, watch_variabl
 from l2rtui.backends.local import peer_env
 from l2rtui.backends.local.paths import RunFolder
 from l2rtui.backends.local.process_scan import ENV_FOLDER
-from l2rtui.backends.local.secrets import variables
+from l2rtui.backends.local.secret_files import variables
 from l2rtui.backends.local.state_files import RunRecord
 from l2rtui.domain.plan import PodPlan
 from l2rtui.domain.workload import PROGRAM_WORD, RunSpec, SetSpec

@@ -1,4 +1,4 @@
-"""recover: continue runs of this machine after a reboot. service: a systemd user unit that does so."""
+"""service: a systemd user unit that runs ``l2rtui recover`` when the machine has started."""
 
 from __future__ import annotations
 
@@ -11,33 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from l2rtui.cli.output import StderrReporter
-from l2rtui.cli.session import Session
-from l2rtui.domain.quantity import counted
-from l2rtui.errors import EXIT_DONE, EXIT_FAILED, BackendError, UsageError
-from l2rtui.tables.column import Column, View
+from l2rtui.errors import EXIT_DONE, BackendError, UsageError
 from runtime.base.atomic_files import write_atomic
-
-_VIEW = View("run", (Column("RUN", "run"), Column("SUPERVISED", "supervised"), Column("ERROR", "error")))
-
-
-async def run_recover(session: Session) -> int:
-    """Start missing supervisors and keepers of queues; exit code 1 if a supervisor did not start.
-
-    Every command does this beside its work; this one has no other, for scripts and services.
-    """
-    session.require_writable("recover")
-    outcomes = await session.recovered()
-    documents = [
-        {"run": run, "supervised": not error, "error": error or None} for run, error in sorted(outcomes.items())
-    ]
-    session.out.show_all(_VIEW, documents)
-    failed = sum(bool(error) for error in outcomes.values())
-    if not outcomes:
-        session.talk.say("No run has lost its supervisor.")
-    elif failed:
-        session.talk.say(f"{counted(failed, 'run')} not supervised: see the errors above.")
-    return EXIT_FAILED if failed else EXIT_DONE
-
 
 UNIT: Final = "l2rtui-recover.service"
 _KEPT_VARIABLES: Final = ("PATH", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "L2RTUI_CONFIG")

@@ -8,21 +8,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
-from l2rtui.backends.base import Backend
-from l2rtui.backends.queue_store import QueueFile
-from l2rtui.backends.queued.keeper_process import ensure_keeper
 from l2rtui.domain.history import Ending, HistoryRecord, RunOutcome
 from l2rtui.errors import L2RError
 from l2rtui.services.history.contexts import owner_of, parts_of
 
 if TYPE_CHECKING:
+    from l2rtui.backends.base import Backend
     from l2rtui.domain.plan import LaunchPlan
     from l2rtui.domain.receipt import Receipt
     from l2rtui.domain.snapshot import RunView
@@ -76,6 +72,7 @@ class LaunchRecording:
         records = self._task.result() if self._task.done() else None
         if records and is_shared(self._backend):
             from l2rtui.services.history.sharing import share
+            from l2rtui.services.history.unattended import watch_ends
 
             await _quietly(lambda: share(self._backend, records))
             await _quietly(lambda: watch_ends(self._backend, [record.entry.run_id for record in records]))
@@ -192,20 +189,3 @@ def _put_ending(backend: Backend, run: RunView, ending: Ending, place: str) -> H
             store.put([HistoryRecord(entry_of(backend, run))])
             store.complete(run.uid, ending)
         return store.get(run.uid)
-
-
-async def watch_ends(backend: Backend, run_ids: Sequence[str]) -> None:
-    """Let the keeper record the ends of these runs, if the settings name a place for records.
-
-    Raises:
-        BackendError: the queue cannot be written, or its keeper did not start.
-    """
-    store = backend.queue
-    if store is None or not backend.history_to or not run_ids:
-        return
-
-    def added(file: QueueFile) -> QueueFile:
-        return msgspec.structs.replace(file, unrecorded=tuple(dict.fromkeys((*file.unrecorded, *run_ids))))
-
-    await asyncio.to_thread(store.change, added)
-    await asyncio.to_thread(ensure_keeper, store)

@@ -12,7 +12,7 @@ from textual.screen import Screen
 from l2rtui.ui.keys.table import KeyContext, KeyTable, in_bar
 from l2rtui.ui.state.connection_status import ConnectionStatus, name_of, right_of
 from l2rtui.ui.widgets.key_bar import Choice, KeyBar
-from l2rtui.ui.widgets.status_bar import SplitLine
+from l2rtui.ui.widgets.split_line import SplitLine
 
 
 class SplashScreen(Screen[None]):

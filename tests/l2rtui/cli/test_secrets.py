@@ -103,4 +103,4 @@ def test_a_spec_that_holds_a_key_is_refused_by_the_name_of_its_field(local):
     objects.write_text(f"apiVersion: v1\nkind: Pod\nmetadata: {{name: t}}\nspec: {{containers: [{container}]}}\n")
     done = local.run("plan", "-f", str(objects))
     assert done.returncode == 2
-    assert "spec.containers.0.env.0.value looks like an AWS access key id" in done.stderr
+    assert "spec.containers.a.env.A.value looks like an AWS access key id" in done.stderr
