@@ -32,6 +32,13 @@ WORKER = (sys.executable, "-S", "-E", str(Path(__file__).parents[3] / "fakes" / 
 DEADLINE_SECONDS = 60.0
 
 
+def _is_watcher(process: psutil.Process) -> bool:
+    try:
+        return watching.NAME in process.cmdline()
+    except psutil.Error:  # it has ended
+        return False
+
+
 class Lab:
     """Shortcuts for the tests."""
 
@@ -109,8 +116,11 @@ class Lab:
         return psutil.Process(status.supervisor.pid)
 
     def watchers(self, run: str = "run") -> list[psutil.Process]:
-        watchers = [child for child in self.supervisor(run).children() if watching.NAME in child.cmdline()]
-        assert len(watchers) == 2
+        """The two of a run, once both have started: a fork has the name of its parent at first."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while len(watchers := [child for child in self.supervisor(run).children() if _is_watcher(child)]) != 2:
+            assert time.monotonic() < deadline, watchers
+            time.sleep(0.02)
         return watchers
 
     def kill_supervisor(self, run: str = "run") -> None:
