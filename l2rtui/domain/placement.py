@@ -186,8 +186,8 @@ class Obstacle:
 
 
 _MAX_NAMES: Final = 3
-NO_NODE_HAS: Final = "no node has"
-"""Words of a conflict that no waiting resolves: a device that is nowhere."""
+_NO_NODE_HAS: Final = "no node has"
+_NO_NODE_OFFERS: Final = "no node offers it"
 _BLOCKING: Final = ("NoSchedule", "NoExecute")
 _CONDITIONS: Final = "node.kubernetes.io/"
 """Prefix of Kubernetes' own taints, which only repeat that a node is not ready or is cordoned."""
@@ -656,6 +656,11 @@ def _closed_pins(runs: Iterable[RunSpec], ledger: Ledger, pins: Sequence[Pin]) -
     return sentences
 
 
+def can_wait(conflict: str) -> bool:
+    """Return False for a conflict that no waiting resolves: it asks for a device that no node has."""
+    return _NO_NODE_HAS not in conflict and _NO_NODE_OFFERS not in conflict
+
+
 def _no_room(
     run: RunSpec,
     worker_set: SetSpec,
@@ -676,7 +681,7 @@ def _no_room(
         return f"{sentence} {_lacking_units(worker_set, by_count, closed, counts)}{where}{left_out}"
     if worker_set.pod.device and not any(slot.resource == worker_set.pod.device for slot in ledger.slots.values()):
         other = _other_devices(ledger.slots.values(), worker_set.pod.device)
-        return f"{run.name}/{worker_set.name}: {NO_NODE_HAS} {worker_set.pod.device}{other}{left_out}"
+        return f"{run.name}/{worker_set.name}: {_NO_NODE_HAS} {worker_set.pod.device}{other}{left_out}"
     size = f" of {worker_set.slots} slots on one device" if worker_set.slots > 1 else ""
     number = worker_set.whole_gpus
     size = f" of {number} whole GPUs of one node" if number > 1 else " of a whole device" if number else size
@@ -721,7 +726,7 @@ def _lacking_units(part: SetSpec, nodes: Sequence[str], closed: Collection[str],
     resource = " or ".join(dict.fromkeys(names)) or part.pod.device or NVIDIA_GPU
     what = f"{units} {resource} on one node" if units > 1 else resource
     if not offers:
-        return f"{what}: no node offers it"
+        return f"{what}: {_NO_NODE_OFFERS}"
     parts = [
         f"{count} on {', '.join(where) if len(where) <= _MAX_NAMES else f'{len(where)} nodes'}"
         for count, where in offers.items()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from l2rtui.domain.node import CPU, Node
-from l2rtui.domain.placement import NO_NODE_HAS
+from l2rtui.domain.placement import can_wait
 from l2rtui.domain.plan import LaunchPlan, gpu_count
 from l2rtui.domain.quantity import counted, format_bytes, format_cores
 from l2rtui.domain.snapshot import ClusterSnapshot
@@ -84,16 +84,13 @@ def _names(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
 
 
 def _places(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
-    hint = "Wait, scale down, destroy a run, or name other slots with --on."
+    wait = "Wait, scale down, destroy a run, or name other slots with --on."
+    other_device = "Name a device of your nodes in pod.device; `l2rtui slots` lists them."
     for conflict in plan.conflicts:
         # placement writes `RUN/SET: sentence`; a conflict about a pin has no subject of its own.
         subject, colon, sentence = conflict.partition(": ")
-        step = (
-            "Name a device of your nodes in pod.device; `l2rtui slots` lists them."
-            if NO_NODE_HAS in sentence
-            else hint
-        )
-        yield Finding(Severity.REFUSAL, *((subject, sentence) if colon else ("placement", conflict)), step)
+        hint = wait if can_wait(conflict) else other_device
+        yield Finding(Severity.REFUSAL, *((subject, sentence) if colon else ("placement", conflict)), hint)
     for problem in snapshot.problems if plan.conflicts else ():
         yield Finding(Severity.WARNING, "placement", f"not all can be seen: {problem.rstrip('.')}")
     slots = plan.slots

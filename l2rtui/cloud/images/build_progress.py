@@ -96,6 +96,5 @@ class StreamTracker:
         moved = sum(min(sent, size) for _, sent, size in self._layers.values())
         all_bytes = sum(total for _, _, total in self._layers.values())
         size = f", {format_bytes(moved)} of {format_bytes(all_bytes)}" if all_bytes else ""
-        is_step = moved // _STEP_BYTES > self._steps
-        self._steps = max(self._steps, moved // _STEP_BYTES)
-        return Progress(f"{self._verb}: {done} of {len(self._layers)} layers{size}", is_step)
+        last, self._steps = self._steps, max(self._steps, moved // _STEP_BYTES)
+        return Progress(f"{self._verb}: {done} of {len(self._layers)} layers{size}", self._steps > last)

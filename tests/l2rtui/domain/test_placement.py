@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from l2rtui.domain.containers import Binding, LabelRule, PodSettings, Scheduling, Toleration
 from l2rtui.domain.ledger import DeviceUsage, Holder, SlotState, build_ledger
 from l2rtui.domain.node import CPU, Gpu, GpuUse, Node, SlotId, Taint
-from l2rtui.domain.placement import Pin, PlacementPolicy, Seat, bound_to_cpu, parse_pins, parse_seeds, place
+from l2rtui.domain.placement import (
+    Pin,
+    PlacementPolicy,
+    Seat,
+    bound_to_cpu,
+    can_wait,
+    parse_pins,
+    parse_seeds,
+    place,
+)
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 
 
@@ -483,6 +492,7 @@ def test_a_set_is_never_placed_on_a_device_of_another_resource(asked):
     assert placement.seats == ()
     fault = "no node has intel.com/gpu; set pod.device for amd.com/gpu" if asked else "1 of 1 replica"
     assert fault in placement.conflicts[0]
+    assert can_wait(placement.conflicts[0]) is (asked == "")
     mixed = build_ledger([Node("n", (*cards, Gpu("n", 2, slots=1, resource="intel.com/gpu")))], [])
     assert slots_of(place([run("r", of_plugin(1, "intel.com/gpu"))], mixed)) == ["n/2.0"]
 
