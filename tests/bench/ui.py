@@ -280,7 +280,7 @@ def letters(env: dict[str, str], bare: list[float]) -> None:
     os.write(terminal.leader, b"k")  # stops following: only keys paint
     terminal.read(1.0)
     waits: list[float] = []
-    for word in (b"997", b"step 12", b"reward 1", b"nowhere"):
+    for word in (b"997", b"step 12", b"reward 1", b"nowhere") * 3:
         os.write(terminal.leader, b"/")
         terminal.read(0.5)
         for letter in word:

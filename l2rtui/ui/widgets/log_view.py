@@ -68,6 +68,8 @@ class LogView(SpanWidget):
         self._times: bool | None = None
         self.log_search = LogSearch()
         self.is_searching = False
+        self._said: LogSearch | None = None
+        """Search that the title names."""
         self.empty_text = ""
         self.received = 0
         self.heading = ""
@@ -95,11 +97,15 @@ class LogView(SpanWidget):
         """
         if search is not self.log_search:
             return
+        was_said = self.is_searching and search is self._said
         self.is_searching = not search.count(self.ring, self.heading, SLICE_SECONDS)
         if self.is_searching:
             self.set_timer(SLICE_REST_SECONDS, partial(self._search_on, search, is_new=is_new))
+            if was_said:  # another paint would show the same, and take longer than the slice
+                return
         elif is_new:
             self.action_hit(-1)
+        self._said = search
         self.refresh()
         self.post_message(self.Changed())
 
