@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, overload
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from l2rtui.backends.queue_store import QueueStore
@@ -182,8 +183,7 @@ class Reservations(Protocol):
         """End the reservations of slots, regardless of who has made them."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunPlace:
+class RunPlace(Struct, frozen=True):
     """Place and identity of one run; the name alone is not unique, as another launch may reuse it."""
 
     run: str
@@ -204,8 +204,7 @@ class RunRecords(Protocol):
         """Return True only where it is certain that the run is not there any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContextMember:
+class ContextMember(Struct, frozen=True):
     """One context of several that are shown as one backend.
 
     Attributes:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.domain.snapshot import ClusterSnapshot
@@ -13,8 +14,7 @@ from l2rtui.tables.column import Document, View
 from l2rtui.tables.documents import node_document, pod_document, run_document, slot_document
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Struct, frozen=True):
     """One kind of objects that a verb lists.
 
     Attributes:

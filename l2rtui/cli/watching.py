@@ -13,8 +13,9 @@ import shutil
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import replace
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from l2rtui.cli.output import Output, StderrReporter
 from l2rtui.cli.session import Session

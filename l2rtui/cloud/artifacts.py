@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
+
+from msgspec import Struct, field
 
 from l2rtui.cloud.aws.clients import describe_error, missing_library
 from l2rtui.errors import BackendError, NotFoundError, UsageError
@@ -35,8 +36,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Artifact:
+class Artifact(Struct, frozen=True):
     """One checkpoint.
 
     Attributes:

@@ -4,77 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar, assert_never
 
+from msgspec import Struct
+
 from l2rtui.domain.ledger import Basis
 from l2rtui.domain.node import Node, natural_key
-from l2rtui.domain.rows import row
 from l2rtui.domain.snapshot import ClusterSnapshot, ContextHealth, PodView, RunView
 
 T = TypeVar("T")
 _NONE: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class NodeChanged:
+class NodeChanged(Struct, frozen=True):
     """A node is new or differs."""
 
     node: Node
 
 
-@dataclass(frozen=True, slots=True)
-class NodeGone:
+class NodeGone(Struct, frozen=True):
     """The node with this name is no longer there."""
 
     name: str
 
 
-@row(frozen=True, slots=True)
-class PodChanged:
+class PodChanged(Struct, frozen=True):
     """A pod is new or differs."""
 
     pod: PodView
 
 
-@dataclass(frozen=True, slots=True)
-class PodGone:
+class PodGone(Struct, frozen=True):
     """The pod with this uid is no longer there."""
 
     uid: str
 
 
-@dataclass(frozen=True, slots=True)
-class RunChanged:
+class RunChanged(Struct, frozen=True):
     """A run is new or differs."""
 
     run: RunView
 
 
-@dataclass(frozen=True, slots=True)
-class RunGone:
+class RunGone(Struct, frozen=True):
     """The run with this uid is no longer there."""
 
     uid: str
 
 
-@dataclass(frozen=True, slots=True)
-class ProblemsChanged:
+class ProblemsChanged(Struct, frozen=True):
     """Parts of the cluster that cannot be read now; replaces the earlier list."""
 
     problems: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SilenceChanged:
+class SilenceChanged(Struct, frozen=True):
     """The backend has stopped responding, or responds again; see ``ClusterSnapshot.silent_since``."""
 
     since: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class ContextsChanged:
+class ContextsChanged(Struct, frozen=True):
     """The state of one of several contexts has changed; replaces the earlier list, see
     ``ClusterSnapshot.contexts``.
     """

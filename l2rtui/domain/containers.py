@@ -7,9 +7,10 @@ does.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from l2rtui.domain.kinds import Binding
 from l2rtui.domain.node import Taint
@@ -23,8 +24,7 @@ class Security(StrEnum):
     PRIVILEGED = "privileged"
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(Struct, frozen=True):
     """Mount in the container: a PersistentVolumeClaim, a folder of the node, or an empty folder.
 
     Attributes:
@@ -42,8 +42,7 @@ class Mount:
     sub_path: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Toleration:
+class Toleration(Struct, frozen=True):
     """Toleration of a taint; an empty key tolerates every taint, an empty value any value."""
 
     key: str = ""
@@ -60,8 +59,7 @@ GPU_TOLERATION: Final = Toleration("nvidia.com/gpu", "", "NoSchedule")
 """
 
 
-@dataclass(frozen=True, slots=True)
-class LabelRule:
+class LabelRule(Struct, frozen=True):
     """Requirement on a label of a node, by an operator of node affinity in Kubernetes (NodeSelectorRequirement)."""
 
     key: str
@@ -102,8 +100,7 @@ class LabelRule:
                 return f"{self.key} {self.operator.lower()} ({', '.join(self.values)})"
 
 
-@dataclass(frozen=True, slots=True)
-class Scheduling:
+class Scheduling(Struct, frozen=True):
     """Nodes to which the scheduler may send a pod.
 
     Attributes:
@@ -123,8 +120,7 @@ class Scheduling:
         return min(lacking, key=len, default=())
 
 
-@dataclass(frozen=True, slots=True)
-class PodSettings:
+class PodSettings(Struct, frozen=True):
     """Settings of the pods of a set.
 
     Attributes:

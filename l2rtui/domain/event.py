@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class KubeEvent:
+class KubeEvent(Struct, frozen=True):
     """Event about an object, after the Kubernetes API's Event (events.k8s.io/v1).
 
     Attributes:

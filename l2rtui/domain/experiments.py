@@ -16,11 +16,12 @@ import random
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, combinations_with_replacement
 from math import factorial, prod
 from typing import Final
+
+from msgspec import Struct
 
 from l2rtui.domain.history import newest_by_seed, variants_of
 from l2rtui.domain.metrics import RunMetrics
@@ -35,8 +36,7 @@ _STALLED: Final = frozenset((Learning.STALLED, Learning.DIVERGED))
 """States of a run that occupies slots without progress."""
 
 
-@dataclass(frozen=True, slots=True)
-class SeedResult:
+class SeedResult(Struct, frozen=True):
     """State of one run, and the newest return that it has reported (None before the first).
 
     Attributes:
@@ -63,8 +63,7 @@ def seed_result(run: RunView, state: LearningState, metrics: RunMetrics | None) 
     return SeedResult(*about, run.spec_id, run.place, run.created)
 
 
-@dataclass(frozen=True, slots=True)
-class ExperimentSummary:
+class ExperimentSummary(Struct, frozen=True):
     """One experiment over its seeds: runs of one name, one spec and one place.
 
     Attributes:
@@ -205,8 +204,7 @@ def _resamples(number: int) -> Sequence[array[int]]:
     return [array("I", generator.choices(positions, k=number)) for _ in range(RESAMPLES)]
 
 
-@dataclass(frozen=True, slots=True)
-class TrialRun:
+class TrialRun(Struct, frozen=True):
     """One run of a trial.
 
     Attributes:
@@ -224,8 +222,7 @@ class TrialRun:
     env_steps: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TrialResult:
+class TrialResult(Struct, frozen=True):
     """One trial over its seeds.
 
     Attributes:

@@ -11,15 +11,16 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
+
 from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.quantity import age
-from l2rtui.domain.rows import row
 from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.status import EVICTIONS, Level
 
@@ -45,8 +46,7 @@ class RunOutcome(StrEnum):
     """The run no longer exists, and its end was not observed."""
 
 
-@row(frozen=True, slots=True)
-class HistoryEntry:
+class HistoryEntry(Struct, frozen=True):
     """One run as a row of a list.
 
     Attributes:
@@ -83,8 +83,7 @@ class HistoryEntry:
         return "/".join(filter(None, (self.backend, self.context, self.namespace)))
 
 
-@dataclass(frozen=True, slots=True)
-class SourceState:
+class SourceState(Struct, frozen=True):
     """Source tree from which a run was launched.
 
     Attributes:
@@ -111,8 +110,7 @@ class SourceState:
 NO_SOURCE: Final = SourceState()
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchFacts:
+class LaunchFacts(Struct, frozen=True):
     """Facts of a launch.
 
     Attributes:
@@ -129,8 +127,7 @@ class LaunchFacts:
     source: SourceState = NO_SOURCE
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """End of a run, or its state when it was destroyed.
 
     Attributes:
@@ -154,8 +151,7 @@ class Ending:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryRecord:
+class HistoryRecord(Struct, frozen=True):
     """Complete record of one run; the ending is None until the end was observed."""
 
     entry: HistoryEntry
@@ -171,9 +167,7 @@ def merged_ending(earlier: Ending | None, later: Ending) -> Ending:
     first = later if earlier.state is RunOutcome.LOST else earlier
     other = earlier if first is later else later
     empty = {
-        item.name: getattr(other, item.name)
-        for item in fields(Ending)
-        if getattr(first, item.name) in (None, "", ())
+        name: getattr(other, name) for name in Ending.__struct_fields__ if getattr(first, name) in (None, "", ())
     }
     # The destroy, which is reported later, may have moved them.
     return replace(first, **empty | {"checkpoints": later.checkpoints or earlier.checkpoints})
@@ -198,7 +192,7 @@ def spec_id(spec: RunSpec | str) -> str:
         8 hexadecimal digits; empty for invalid JSON.
     """
     try:
-        document = json.loads(spec) if isinstance(spec, str) else asdict(spec)
+        document = json.loads(spec) if isinstance(spec, str) else to_builtins(spec)
         fields_of = {name: value for name, value in document.items() if name not in _NOT_OF_SPEC}
         text = json.dumps(_filled(fields_of), sort_keys=True)
     except (ValueError, TypeError, AttributeError):
@@ -250,8 +244,7 @@ MAX_COMPARED_LINES: Final = 4_000
 _OUTCOME: Final = ("state", "env_steps", "best_return", "final_return")
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """One field that differs.
 
     Attributes:
@@ -369,8 +362,7 @@ _LEVELS: Final[Mapping[str, Level]] = MappingProxyType({
 _ORDER: Final = {word: number for number, word in enumerate(_LEVELS)}
 
 
-@dataclass(frozen=True, slots=True)
-class Departure:
+class Departure(Struct, frozen=True):
     """Last time at which the app was open in a context.
 
     Attributes:
@@ -382,8 +374,7 @@ class Departure:
     evicted: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Happening:
+class Happening(Struct, frozen=True):
     """One event during the absence.
 
     Attributes:

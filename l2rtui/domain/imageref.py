@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 HUB = "docker.io"
 # Grammar of distribution/reference: separators inside a component, never at its ends.
@@ -15,8 +17,7 @@ _ECR = re.compile(r"(?P<account>[0-9]{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.am
 _LOOPBACK = re.compile(r"localhost|127(\.[0-9]+){3}|\[::1\]")
 
 
-@dataclass(frozen=True, slots=True)
-class ImageRef:
+class ImageRef(Struct, frozen=True):
     """One name of an image.
 
     Attributes:

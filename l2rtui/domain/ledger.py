@@ -7,11 +7,12 @@ own state: a slot on a node whose pods cannot be listed is ``unknown``, never ``
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from l2rtui.domain.node import CPU, Gpu, Node, Resource, SlotId, SlotReservation, Taint, device_name
-from l2rtui.domain.rows import row
 
 
 class SlotState(StrEnum):
@@ -28,8 +29,7 @@ class SlotState(StrEnum):
     RESERVED = "reserved"
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceUsage:
+class DeviceUsage(Struct, frozen=True):
     """Use of one device by one pod.
 
     Attributes:
@@ -47,8 +47,7 @@ class DeviceUsage:
     is_unsure: bool = False
 
 
-@row(frozen=True, slots=True)
-class Holder:
+class Holder(Struct, frozen=True):
     """Pod as input of the ledger. Pods that no longer use a device are left out.
 
     Attributes:
@@ -70,8 +69,7 @@ class Holder:
     is_bound: bool = True
 
 
-@row(frozen=True, slots=True)
-class Slot:
+class Slot(Struct, frozen=True):
     """One slot and its holder; the strings are empty for a slot without a holder.
 
     Attributes:
@@ -108,8 +106,7 @@ class Slot:
         return self.reservation.text if self.is_withheld and self.reservation is not None else str(self.state)
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(Struct, frozen=True):
     """Units of one extended resource of a node, as kube-scheduler counts them."""
 
     resource: Resource
@@ -125,8 +122,7 @@ class Count:
         return f"{self.free} of {self.resource.allocatable} free"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeLedger:
+class NodeLedger(Struct, frozen=True):
     """Ledger of one node; successive ledgers share it while nothing on the node changes.
 
     Attributes:
@@ -165,8 +161,7 @@ class NodeLedger:
         return f"{' and '.join(parts) or 'GPUs are used that cannot be told apart'} ({names})"
 
 
-@dataclass(frozen=True, slots=True)
-class Ledger:
+class Ledger(Struct, frozen=True):
     """All slots in the order node, device, slot.
 
     Attributes:
@@ -214,8 +209,7 @@ class Ledger:
         return any(not is_use_known or slot.state is not SlotState.UNKNOWN for slot in slots)
 
 
-@dataclass(frozen=True, slots=True)
-class Basis:
+class Basis(Struct, frozen=True):
     """Earlier ledger to build on, and the nodes that have changed since then; all other nodes are reused."""
 
     ledger: Ledger

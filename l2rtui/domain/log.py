@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from runtime.base.contract import METRIC_PREFIX
 
 _MOST_WORDS = 300
 
 
-@dataclass(frozen=True, slots=True)
-class LogQuery:
+class LogQuery(Struct, frozen=True):
     """Selection of lines from the log of one pod, like the options of ``kubectl logs``.
 
     Attributes:
@@ -32,8 +32,7 @@ class LogQuery:
     container: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
+class LogLine(Struct, frozen=True):
     """One line as the process wrote it: raw text that must be sanitised before display.
 
     Attributes:
@@ -63,8 +62,7 @@ def visible_state(text: str) -> str:
     return text[at + 1 :] if at >= 0 else text
 
 
-@dataclass(frozen=True, slots=True)
-class CommandOutput:
+class CommandOutput(Struct, frozen=True):
     """Exit code and output of a command that ran in a pod; backends truncate each output at some megabytes."""
 
     code: int

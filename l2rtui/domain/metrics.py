@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from runtime.base.return_trend import ReturnTrend
 
@@ -54,8 +55,7 @@ this limit only, detection would take minutes after each outage.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class LearnerProgress:
+class LearnerProgress(Struct, frozen=True):
     """Learner's progress over its latest records. All times come from its records; 0 means never.
 
     Attributes:
@@ -91,8 +91,7 @@ class LearnerProgress:
         return min(_MEDIANS * self.interval_seconds, _LONGEST * self.longest_seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class LearnerFigures:
+class LearnerFigures(Struct, frozen=True):
     """Figures of one learner record from which its progress is derived.
 
     Attributes:
@@ -189,8 +188,7 @@ MOST_PEERS: Final = 256
 """Maximum number of peers named in a learner record."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExchangeFigures:
+class ExchangeFigures(Struct, frozen=True):
     """Exchange figures of a learner with its peers, from its newest record.
 
     Attributes:
@@ -216,8 +214,7 @@ class ExchangeFigures:
     is_recorded: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RunMetrics:
+class RunMetrics(Struct, frozen=True):
     """Learning state of one run, with the history that sparklines draw.
 
     Attributes:
@@ -271,8 +268,7 @@ class RunMetrics:
         return self.mean_return if self.eval_return is None else self.eval_return
 
 
-@dataclass(frozen=True, slots=True)
-class PodMetrics:
+class PodMetrics(Struct, frozen=True):
     """Newest metric record of one pod.
 
     Attributes:
@@ -321,8 +317,7 @@ class PodMetrics:
         return bool(self.simulator or self.step) or self.rank is not None or self.gpu_percent is not None
 
 
-@dataclass(frozen=True, slots=True)
-class RunBound:
+class RunBound(Struct, frozen=True):
     """Part that bounds the speed of a run, and its share of time: of the learner, or of the workers it waits for.
 
     Attributes:

@@ -8,10 +8,11 @@ only device, with index 0; on other nodes it has the index ``CPU``.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct
 
 CPU: Final = -1
 """Index of the cpu device of a node that has GPUs, written ``cpu``: the driver counts GPUs from 0."""
@@ -39,8 +40,7 @@ def natural_key(name: str) -> tuple[tuple[bool, int, str], ...]:
     return tuple((not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class SlotId:
+class SlotId(Struct, frozen=True, order=True):
     """Address of a slot, written ``node/gpu.slot``, for example ``phortx1/3.2`` or ``phortx1/cpu.2``."""
 
     node: str
@@ -70,8 +70,7 @@ def _slot_ids(node: str, gpu: int, slots: int) -> tuple[SlotId, ...]:
     return tuple(SlotId(node, gpu, slot) for slot in range(slots))
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """One physical device of a node: a GPU, or its ``cpu`` device.
 
     Attributes:
@@ -101,8 +100,7 @@ class Gpu:
         return "cpu" if self.is_cpu else f"GPU{self.index}"
 
 
-@dataclass(frozen=True, slots=True)
-class Resource:
+class Resource(Struct, frozen=True):
     """Extended resource of a node: units that a device plugin hands out and the scheduler counts.
 
     Attributes:
@@ -126,8 +124,7 @@ class Resource:
         return f"{self.allocatable} of {self.capacity} {kind} healthy"
 
 
-@dataclass(frozen=True, slots=True)
-class GpuShare:
+class GpuShare(Struct, frozen=True):
     """Part of a GPU's utilisation that the processes of one pod cause.
 
     Attributes:
@@ -140,8 +137,7 @@ class GpuShare:
     memory_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GpuUse:
+class GpuUse(Struct, frozen=True):
     """Utilisation of a GPU, if it is measured. Separate from Gpu, as it changes often and never affects slots.
 
     Attributes:
@@ -165,8 +161,7 @@ class GpuUse:
         return next((share for share in self.shares if share.pod_uid == pod_uid), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Taint:
+class Taint(Struct, frozen=True):
     """Taint of a node: pods that do not tolerate it are not scheduled there."""
 
     key: str
@@ -174,8 +169,7 @@ class Taint:
     effect: str
 
 
-@dataclass(frozen=True, slots=True)
-class SlotReservation:
+class SlotReservation(Struct, frozen=True):
     """Reservation of one slot of a node for one person. Backends leave out expired reservations.
 
     Attributes:
@@ -202,8 +196,7 @@ class SlotReservation:
         return f"reserved by {self.owner} until {self.end}{f' ({self.note})' if self.note else ''}"
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """A Kubernetes Node, or this machine.
 
     Attributes:

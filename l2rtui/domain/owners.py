@@ -7,9 +7,10 @@ idle.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from l2rtui.domain.ledger import NodeLedger
 from l2rtui.domain.node import CPU, Node
@@ -120,8 +121,7 @@ recommends the second one.
 _NOT_IDLE: Final = IdleTime(0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class IdleGpu:
+class IdleGpu(Struct, frozen=True):
     """Claimed GPU that is idle, the duration, and the owner's pods on it.
 
     Attributes:
@@ -140,8 +140,7 @@ class IdleGpu:
         return IdleTime(self.seconds, self.is_least)
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(Struct, frozen=True):
     """Slots and GPUs of one owner in one project.
 
     Attributes:

@@ -17,9 +17,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from l2rtui.domain.containers import Binding, PodSettings
 from l2rtui.domain.counts import CLOSED, NVIDIA_GPU, Counts, counted_resource, counted_units
@@ -48,8 +51,7 @@ class PlacementPolicy(StrEnum):
         return self in (PlacementPolicy.FREE_MEMORY, PlacementPolicy.LEAST_BUSY)
 
 
-@dataclass(frozen=True, slots=True)
-class Seat:
+class Seat(Struct, frozen=True):
     """One replica and its slots: slots of one device, all slots of several whole GPUs of a node, or none.
 
     Attributes:
@@ -70,8 +72,7 @@ class Seat:
         return pod_name(self.run, self.set_name, self.index)
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """Seats in the order of runs, sets and indices, and conflicts for replicas without a slot.
 
     Attributes:
@@ -83,8 +84,7 @@ class Placement:
     overcommitted: tuple[SlotId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Pin:
+class Pin(Struct, frozen=True):
     """Slots that the user named: a whole device, or one slot of it. ``CPU`` is the cpu device of any node."""
 
     node: str
@@ -171,8 +171,7 @@ def _has_cpu(ledger: Ledger, pins: Sequence[Pin], *, overcommit: bool) -> bool:
     return ledger.has_cpu_slots(is_use_known=not overcommit)
 
 
-@dataclass(frozen=True, slots=True)
-class Obstacle:
+class Obstacle(Struct, frozen=True):
     """Reason why the scheduler would not send any pod of a set to a node, and the remedy."""
 
     reason: str
@@ -229,8 +228,7 @@ Device = tuple[str, int]
 """Node and index of a device."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Room:
+class _Room(Struct, frozen=True):
     """Slots for one replica, and the units that its pod requests; without slots there is no room."""
 
     slots: tuple[SlotId, ...] = ()
@@ -238,8 +236,7 @@ class _Room:
     units: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Load:
+class _Load(Struct, frozen=True):
     """Load of a device: its utilisation, or minus its free memory in bytes; and the load that one more slot
     adds.
     """

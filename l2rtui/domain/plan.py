@@ -7,9 +7,10 @@ app shows it before it asks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from l2rtui.domain.containers import Binding
 from l2rtui.domain.ledger import DeviceUsage
@@ -27,8 +28,7 @@ class StepVerb(StrEnum):
     KEEP = "keep"
 
 
-@dataclass(frozen=True, slots=True)
-class PlanStep:
+class PlanStep(Struct, frozen=True):
     """Effect on one object; ``detail`` is a text for display."""
 
     verb: StepVerb
@@ -37,16 +37,14 @@ class PlanStep:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StepDone:
+class StepDone(Struct, frozen=True):
     """Result of one step of a launch: ``error`` is empty, or a sentence that describes the failure."""
 
     step: PlanStep
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PodPlan:
+class PodPlan(Struct, frozen=True):
     """Complete plan of one replica: its slots and the process that is started there.
 
     Attributes:
@@ -79,8 +77,7 @@ def gpu_count(pods: Sequence[PodPlan]) -> int:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RunPlan:
+class RunPlan(Struct, frozen=True):
     """One run with all its replicas seated.
 
     Attributes:
@@ -94,8 +91,7 @@ class RunPlan:
     pods: tuple[PodPlan, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchPlan:
+class LaunchPlan(Struct, frozen=True):
     """All objects that one launch creates.
 
     Attributes:
@@ -132,8 +128,7 @@ class LaunchPlan:
         return tuple(steps)
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedPlaces:
+class PlannedPlaces(Struct, frozen=True):
     """Places that the launch of a run has chosen.
 
     Attributes:
@@ -148,8 +143,7 @@ class PlannedPlaces:
 NO_PLACES: Final = PlannedPlaces({})
 
 
-@dataclass(frozen=True, slots=True)
-class ScalePlan:
+class ScalePlan(Struct, frozen=True):
     """Change of the number of replicas of a set.
 
     Attributes:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
 from enum import StrEnum
+
+from msgspec import Struct
 
 from l2rtui.domain.node import CPU, Node
 from l2rtui.domain.placement import can_wait
@@ -24,8 +25,7 @@ class Severity(StrEnum):
     REFUSAL = "refusal"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One fact about a plan or a backend.
 
     Attributes:
@@ -223,7 +223,7 @@ def watched(plan: LaunchPlan) -> Iterable[Finding]:
 def limits_text(spec: RunSpec) -> str:
     """Return the limits of a run for display: ``limit wall 12 h or limit idle 30 min``; empty without limits."""
     limits = spec.limits or Limits()
-    values = ((field.name, getattr(limits, field.name)) for field in fields(limits))
+    values = ((name, getattr(limits, name)) for name in limits.__struct_fields__)
     return " or ".join(limit_label(name, value) for name, value in values if value is not None)
 
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from l2rtui.domain.containers import Binding
 from l2rtui.domain.ledger import Ledger, SlotState
@@ -28,8 +30,7 @@ class TicketState(StrEnum):
     STARTING = "starting"
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
+class Ticket(Struct, frozen=True):
     """One run in a queue.
 
     Attributes:
@@ -60,8 +61,7 @@ class Ticket:
         return sum(part.num_pods * part.slots for part in self.spec.sets)
 
 
-@dataclass(frozen=True, slots=True)
-class RunQueue:
+class RunQueue(Struct, frozen=True):
     """All queued runs of one place, in the order that their owners want.
 
     Attributes:
@@ -151,8 +151,7 @@ def _changed(queue: RunQueue, uid: str, change: Callable[[Ticket], Ticket]) -> R
     )
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionVerdict:
+class AdmissionVerdict(Struct, frozen=True):
     """Decision on one queued run.
 
     Attributes:

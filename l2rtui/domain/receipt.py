@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from l2rtui.domain.snapshot import RunView
 
@@ -11,8 +12,7 @@ _MAX_LISTED = 5
 """Number of objects of unknown owner in a sentence; all are in the receipt."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leftover:
+class Leftover(Struct, frozen=True):
     """Object of a destroyed run that still exists, and the reason."""
 
     kind: str
@@ -20,15 +20,13 @@ class Leftover:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class DestroyProgress:
+class DestroyProgress(Struct, frozen=True):
     """Number of objects of each kind that still exist: ``(("Pod", 3), ("Run", 1))``."""
 
     left: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(Struct, frozen=True):
     """Final result of a destroy. The backend counts on the server itself, not in cached state.
 
     Attributes:
@@ -67,8 +65,7 @@ def _listed(leftovers: Sequence[Leftover], limit: int = _MAX_LISTED) -> str:
     return ", ".join(names + more)
 
 
-@dataclass(frozen=True, slots=True)
-class Leak:
+class Leak(Struct, frozen=True):
     """Object whose run no longer exists, or that no controller manages.
 
     Attributes:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 from typing import Final
+
+from msgspec import Struct
 
 from l2rtui.domain.curves.chart import RETURN, ChartSettings, CurveGroup, SeedCurve, grouped
 from l2rtui.domain.curves.export import svg_text
@@ -27,8 +28,7 @@ CHARTS: Final = ChartSettings()
 """Charts of a report: over env steps, not smoothed, over the full length."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReportedRun:
+class ReportedRun(Struct, frozen=True):
     """One launch of a run.
 
     Attributes:
@@ -52,8 +52,7 @@ class ReportedRun:
         return self.record.entry.experiment, self.curve.place, self.curve.spec_id
 
 
-@dataclass(frozen=True, slots=True)
-class ReturnSummary:
+class ReturnSummary(Struct, frozen=True):
     """Mean of the final returns over the newest launches, with the limits of its 95 % bootstrap interval.
 
     Attributes:
@@ -66,8 +65,7 @@ class ReturnSummary:
     variant: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ExperimentReport:
+class ExperimentReport(Struct, frozen=True):
     """All data about one experiment that a page shows.
 
     Attributes:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from l2rtui.domain.metrics import MOST_PEERS, LearnerProgress, PodMetrics, RunMetrics
 from l2rtui.domain.quantity import age, counted
@@ -142,8 +144,7 @@ LOADING: Final = "loading metric records"
 """Reason of an unknown state while the log of a learner is read for the first time."""
 
 
-@dataclass(frozen=True, slots=True)
-class LearningState:
+class LearningState(Struct, frozen=True):
     """State of the learning of a run, with its cause.
 
     Attributes:
@@ -181,8 +182,7 @@ class LearningState:
         return self.state in (Learning.STALLED, Learning.STARVED, Learning.DIVERGED)
 
 
-@dataclass(frozen=True, slots=True)
-class RunReports:
+class RunReports(Struct, frozen=True):
     """Metric records of a run, as far as they could be read.
 
     Attributes:
@@ -348,8 +348,7 @@ def _by_records(run: RunView, pods: Sequence[PodView], reports: RunReports, now:
     return _of_learner(run, learner, _Look(metrics, reports.learner_age, running, now), pods, reports)
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
+class _Look(Struct, frozen=True):
     """Learner's metrics at one moment; ``at`` converts times of its clock to this machine's clock."""
 
     metrics: RunMetrics

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+from msgspec import Struct
+
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 MAX_BYTES = 512 << 10  # Kubernetes allows 1 MiB an object, and base64 adds a third
@@ -58,8 +60,7 @@ class Secret:
         return ""
 
 
-@dataclass(frozen=True, slots=True)
-class SecretView:
+class SecretView(Struct, frozen=True):
     """Public part of a secret, without its values.
 
     Attributes:

@@ -7,9 +7,10 @@ worker gets the whole description to drive the simulator; this module reads the 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
+
+from msgspec import Struct
 
 from l2rtui.domain.workload import Role, RunSpec, SetSpec
 
@@ -21,8 +22,7 @@ DEFAULT_GRACE_SECONDS: Final = 3.0
 _ROLES: Final = (Role.WORKER, Role.EVALUATOR)
 
 
-@dataclass(frozen=True, slots=True)
-class Sidecar:
+class Sidecar(Struct, frozen=True):
     """Container of a simulator.
 
     Attributes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 UPPER: Final = "▀"
 SHADES: Final = " .:-=+*#%@"
@@ -14,8 +15,7 @@ Colour = tuple[int, int, int]
 """Red, green, blue, 0 to 255 each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Simulator:
+class Simulator(Struct, frozen=True):
     """State of one simulator, as its worker reports it.
 
     Attributes:
@@ -34,8 +34,7 @@ class Simulator:
     tail: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CameraImage:
+class CameraImage(Struct, frozen=True):
     """RGB image, 8 bits per channel, rows from the top."""
 
     width: int

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from l2rtui.domain.kinds import DECISIVE_ROLES, Role
 from l2rtui.domain.ledger import Basis, DeviceUsage, Holder, Ledger, build_ledger
 from l2rtui.domain.node import GpuShare, Node, SlotId
-from l2rtui.domain.rows import row
 from l2rtui.domain.selection.filter_language import EXPERIMENT_WORDS, KINDS
 from l2rtui.domain.status import Phase, Status, is_failing, pod_status
 from l2rtui.domain.sweeps import Trial
 
 
-@row(frozen=True, slots=True)
-class PodView:
+class PodView(Struct, frozen=True):
     """One pod or process, launched by l2rtui or not.
 
     Attributes:
@@ -121,8 +123,7 @@ class PodView:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SetView:
+class SetView(Struct, frozen=True):
     """One set of a run and its desired number of replicas.
 
     Attributes:
@@ -143,8 +144,7 @@ UNSUPERVISED = "Unsupervised"
 """Reason of a run whose supervisor ended before it; ``Backend.adopt`` starts a new supervisor."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunView:
+class RunView(Struct, frozen=True):
     """One launched run.
 
     Attributes:
@@ -195,8 +195,7 @@ def has_finished(run: RunView, pods: Iterable[PodView]) -> bool:
     return len(centre) >= replicas > 0 and all(pod.phase is Phase.SUCCEEDED for pod in centre)
 
 
-@dataclass(frozen=True, slots=True)
-class ContextHealth:
+class ContextHealth(Struct, frozen=True):
     """State of one of several contexts that are shown together.
 
     Attributes:
@@ -362,7 +361,7 @@ class ClusterSnapshot:
             uid: pod if pod.namespace == namespace else replace(pod, run="", set_name="", role=None)
             for uid, pod in self.pods.items()
         }
-        return replace(self, runs=runs, pods=pods, basis=None)
+        return dataclasses.replace(self, runs=runs, pods=pods, basis=None)
 
     def _runs_of(self, experiment: str) -> tuple[RunView, ...]:
         return _by_name(run for run in self.runs.values() if run.experiment == experiment)

@@ -15,12 +15,13 @@ import json
 import math
 import random
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from msgspec import Struct
+from msgspec.structs import replace
 
-@dataclass(frozen=True, slots=True)
-class Halving:
+
+class Halving(Struct, frozen=True):
     """Rule for stopping the worst trials of a sweep early.
 
     Attributes:
@@ -33,8 +34,7 @@ class Halving:
     factor: int = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """One combination of a sweep.
 
     Attributes:
@@ -95,8 +95,7 @@ def values_text(trial: Trial) -> str:
     return ", ".join(f"{names[path]} {value_text(value)}" for path, value in settings.items())
 
 
-@dataclass(frozen=True, slots=True)
-class RungReport:
+class RungReport(Struct, frozen=True):
     """Arrival of a trial at a rung.
 
     Attributes:
@@ -109,8 +108,7 @@ class RungReport:
     value: float
 
 
-@dataclass(frozen=True, slots=True)
-class SweepWatch:
+class SweepWatch(Struct, frozen=True):
     """Sweep whose worst trials are stopped early.
 
     Attributes:
@@ -195,8 +193,7 @@ _DRAWS_PER_TRIAL: Final = 20
 """Draws per trial before a sweep counts as exhausted: small grids repeat combinations."""
 
 
-@dataclass(frozen=True, slots=True)
-class ValueRange:
+class ValueRange(Struct, frozen=True):
     """Range of a number; if both ends are whole numbers, all its values are whole.
 
     Attributes:

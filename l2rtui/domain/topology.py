@@ -7,8 +7,9 @@ the connection state of all peers is unknown.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from l2rtui.domain.metrics import ExchangeFigures, RunMetrics, is_old
 from l2rtui.domain.quantity import format_rate
@@ -18,8 +19,7 @@ from l2rtui.domain.workload import Role
 _PEER_ROLES: Final = (Role.WORKER, Role.EVALUATOR)
 
 
-@dataclass(frozen=True, slots=True)
-class PeerLink:
+class PeerLink(Struct, frozen=True):
     """Connection between a learner and one of its peers.
 
     Attributes:
@@ -48,8 +48,7 @@ class PeerLink:
                 return "not connected"
 
 
-@dataclass(frozen=True, slots=True)
-class Topology:
+class Topology(Struct, frozen=True):
     """Learner of a run and its peers.
 
     Attributes:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Volume:
+class Volume(Struct, frozen=True):
     """Storage that outlives pods.
 
     Attributes:
@@ -23,8 +22,7 @@ class Volume:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class FileEntry:
+class FileEntry(Struct, frozen=True):
     """One file of a volume.
 
     Attributes:
@@ -38,8 +36,7 @@ class FileEntry:
     changed: float
 
 
-@dataclass(frozen=True, slots=True)
-class KeptResult:
+class KeptResult(Struct, frozen=True):
     """Folder with the results of a run on this machine.
 
     Attributes:

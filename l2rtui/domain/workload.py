@@ -10,8 +10,10 @@ import itertools
 import json
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from l2rtui.domain.containers import PodSettings
 from l2rtui.domain.kinds import DECISIVE_ROLES, Binding, Kind, RestartPolicy, Role  # noqa: F401
@@ -30,8 +32,7 @@ MAX_SEED = 2**31 - 1
 """Largest seed that every library accepts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Resources:
+class Resources(Struct, frozen=True):
     """Expected resource use of one replica; None for unspecified.
 
     Attributes:
@@ -47,8 +48,7 @@ PROGRAM_WORD = "{program}"
 """Placeholder in a command that each backend replaces with the path of the set's program."""
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """File that a set runs in addition to its image; exactly one of text and url is set.
 
     Attributes:
@@ -61,8 +61,7 @@ class Program:
     url: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Workdir:
+class Workdir(Struct, frozen=True):
     """Folder of own code that is packed, sent with a run and unpacked before its processes start there.
 
     Attributes:
@@ -88,8 +87,7 @@ class Workdir:
         return f"{counted(self.files, 'file')}, {format_bytes(self.num_bytes)}B ({packed})"
 
 
-@dataclass(frozen=True, slots=True)
-class SetSpec:
+class SetSpec(Struct, frozen=True):
     """Replicas of one command: the learner, a worker set, the evaluators.
 
     Attributes:
@@ -212,8 +210,7 @@ class QueueSystem(StrEnum):
     JOBSET = "jobset"
 
 
-@dataclass(frozen=True, slots=True)
-class Queue:
+class Queue(Struct, frozen=True):
     """Gang admission of a run: either all of its pods start, or none.
 
     Attributes:
@@ -226,8 +223,7 @@ class Queue:
     scheduler: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RunSpec:
+class RunSpec(Struct, frozen=True):
     """One run: a learner and its worker sets, an elastic job, parameter servers, or the steps of a job; one seed.
 
     Attributes:

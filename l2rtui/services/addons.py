@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from l2rtui.backends.kubernetes.api.client import Api, connect
 from l2rtui.backends.kubernetes.api.errors import ApiError
@@ -33,8 +34,7 @@ EVERYBODY: Final = "system:authenticated"
 _EFS_DRIVER: Final = "efs.csi.aws.com"
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(Struct, frozen=True):
     """One object of one add-on, with the images of its pods."""
 
     addon: str
@@ -44,8 +44,7 @@ class Applied:
     images: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AddonImage:
+class AddonImage(Struct, frozen=True):
     """One image of an add-on.
 
     Attributes:

@@ -7,7 +7,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from l2rtui.backends.base import Backend
 from l2rtui.domain.sanitize import sanitize
@@ -22,8 +23,7 @@ _TEST_COMMAND = ("l2r-runtime", "alert", "--test")
 _SENTENCE = "test: alerts of this run arrive here"
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(Struct, frozen=True):
     """Result of a test message: description of the target, and the problem as a sentence; empty on success."""
 
     target: str

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from l2rtui.backends.base import Backend
 from l2rtui.cloud.artifacts import Artifact, Artifacts

@@ -13,8 +13,9 @@ import shutil
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 import l2rtui
 from l2rtui import __version__, commit
@@ -61,8 +62,7 @@ _DEFAULT_BASE = re.compile(r"^ARG BASE=(\S+)$", re.MULTILINE)
 Logins = Callable[[], Awaitable[Login | None]]
 
 
-@dataclass(frozen=True, slots=True)
-class SourceTree:
+class SourceTree(Struct, frozen=True):
     """A source tree to build from.
 
     Attributes:
@@ -80,8 +80,7 @@ class SourceTree:
         return f"{self.revision or 'unversioned'}{'-dirty' if self.is_dirty else ''}"
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
+class Built(Struct, frozen=True):
     """An image that was built."""
 
     image: ImageRef
@@ -89,8 +88,7 @@ class Built:
     source: SourceTree
 
 
-@dataclass(frozen=True, slots=True)
-class Pushed:
+class Pushed(Struct, frozen=True):
     """A pushed image.
 
     Attributes:
@@ -104,8 +102,7 @@ class Pushed:
     attempts: int
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
+class Recipe(Struct, frozen=True):
     """Sources, base and arguments of a build.
 
     Attributes:

@@ -8,8 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from l2rtui.backends.base import Backend
 from l2rtui.domain.log import LogQuery
@@ -28,8 +31,7 @@ _STATES: Final = ("pending", "waiting", "skipped", "done", "running", "failed")
 """States of a step in rising precedence, for when its pods differ."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepState:
+class StepState(Struct, frozen=True):
     """One step of a job.
 
     Attributes:
@@ -46,8 +48,7 @@ class StepState:
     time: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class NodeState:
+class NodeState(Struct, frozen=True):
     """One node of an elastic job; None for values not yet in its records.
 
     Attributes:
@@ -69,8 +70,7 @@ class NodeState:
     resumed_from: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PsProcessState:
+class PsProcessState(Struct, frozen=True):
     """One parameter server or worker; None for values not yet in its records."""
 
     pod: str
@@ -82,8 +82,7 @@ class PsProcessState:
     time: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
+class Evaluation(Struct, frozen=True):
     """Accuracy of a trained model from 0 to 1, in total and by class."""
 
     accuracy: float
@@ -92,8 +91,7 @@ class Evaluation:
     time: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class RunProgress:
+class RunProgress(Struct, frozen=True):
     """Progress of a run."""
 
     run: str

@@ -11,7 +11,9 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from l2rtui.backends.base import Backend
 from l2rtui.backends.common import workdirs
@@ -50,8 +52,7 @@ SETTLE_SECONDS = 0.5
 _TAKE_BACK_GRACE_SECONDS = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Placing:
+class Placing(Struct, frozen=True):
     """Choice of slots for a plan, so that its runs can be placed again.
 
     Attributes:
@@ -64,8 +65,7 @@ class Placing:
     excluded: frozenset[SlotId] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedPlan:
+class CheckedPlan(Struct, frozen=True):
     """A plan and the findings of preflight.
 
     Attributes:

@@ -12,6 +12,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from msgspec import Struct
+
 from l2rtui.backends.base import Backend
 from l2rtui.domain.log import LogLine, LogQuery
 from l2rtui.domain.metrics import PodMetrics, RunBound, RunMetrics
@@ -66,8 +68,7 @@ class _Records:
         return RunReports(self.learner, age, self.pods, ages, unseen, self.silent_seconds, self.read_pods)
 
 
-@dataclass(frozen=True, slots=True)
-class RunLearning:
+class RunLearning(Struct, frozen=True):
     """State of the learning of a run, the newest metrics in its learner's log, and what bounds its speed; None if
     none were read.
     """
@@ -134,8 +135,7 @@ async def run_learning(
     return await LearningReader(backend).look(snapshot, runs, now)
 
 
-@dataclass(frozen=True, slots=True)
-class _RunLook:
+class _RunLook(Struct, frozen=True):
     """One look at the logs of a run.
 
     Attributes:

@@ -8,8 +8,9 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from l2rtui.backends.base import Backend
 from l2rtui.backends.common.log_merge import merge_streams

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import replace
 from enum import Enum
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from l2rtui.backends.base import Backend
 from l2rtui.domain.log import LogQuery

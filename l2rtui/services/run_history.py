@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from l2rtui.backends.common import stored_spec
 from l2rtui.config import state_dir
@@ -34,8 +34,7 @@ def keep(spec: RunSpec) -> None:
         return
 
 
-@dataclass(frozen=True, slots=True)
-class DestroyedRun:
+class DestroyedRun(Struct, frozen=True):
     """A destroyed run: its spec, and the time of its destroy, in seconds since the epoch."""
 
     spec: RunSpec

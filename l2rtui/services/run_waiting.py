@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from l2rtui.backends.base import Backend
 from l2rtui.domain.quantity import counted
 from l2rtui.domain.runstatus import NO_REPORTS, Learning, learning_state, lost_pod, run_status
@@ -55,8 +57,7 @@ class Verdict(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Goal:
+class Goal(Struct, frozen=True):
     """WaitCondition to wait for.
 
     Attributes:

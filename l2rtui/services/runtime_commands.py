@@ -7,15 +7,15 @@ parsed values.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _RUNTIME = "l2r-runtime"
 _END = "--"
 _AUTO = "auto"
 
 
-@dataclass(frozen=True, slots=True)
-class ElasticCommand:
+class ElasticCommand(Struct, frozen=True):
     """Options of ``l2r-runtime elastic``.
 
     Attributes:
@@ -31,8 +31,7 @@ class ElasticCommand:
     processes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """Options of ``l2r-runtime step``.
 
     Attributes:

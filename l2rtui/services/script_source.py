@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from l2rtui.domain.quantity import format_bytes
 from l2rtui.domain.workload import PROGRAM_WORD, Program, SetSpec

@@ -11,8 +11,9 @@ import ast
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from l2rtui.backends.common.train_settings import settings_findings, train_settings
 from l2rtui.domain.containers import Binding
@@ -126,8 +127,7 @@ def _members(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> set[str] |
     return names
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(Struct, frozen=True):
     """Memory available to a learner's pod, in bytes; None if unknown or absent.
 
     Attributes:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
+
+from msgspec.structs import replace
 
 from l2rtui.domain.quantity import age, format_bytes, format_cores
 from l2rtui.domain.sanitize import sanitize

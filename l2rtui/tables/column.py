@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic
+
+from msgspec import Struct
 
 from l2rtui.domain.status import Level
 
@@ -20,8 +21,7 @@ else:
     T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class TableColumn:
+class TableColumn(Struct, frozen=True):
     """One column of a table of the app.
 
     Attributes:
@@ -53,8 +53,7 @@ class TableColumn:
     sort: Callable[[Any], Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Column(Generic[T]):
+class Column(Struct, Generic[T], frozen=True):
     """One column of a table of the CLI, and of the app if it has ``app``.
 
     Attributes:
@@ -125,8 +124,7 @@ def _same(item: Any) -> Document:
     return document
 
 
-@dataclass(frozen=True, slots=True)
-class View(Generic[T]):
+class View(Struct, Generic[T], frozen=True):
     """Table layout of objects of one kind: their columns, and their name (key or function) for ``-o name``.
 
     Attributes:

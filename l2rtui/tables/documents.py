@@ -6,9 +6,10 @@ A missing text is null, a time is RFC 3339 in UTC, a duration is in seconds, mem
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+from msgspec import to_builtins
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.domain.ledger import Ledger, Slot, SlotState
@@ -52,7 +53,7 @@ def node_document(node: Node, ledger: Ledger, num_pods: int | None = None) -> di
                 "use_percent": use.percent if use else None,
                 "power_watts": use.watts if use else None,
                 "temperature_celsius": use.celsius if use else None,
-                "shares": [asdict(share) for share in use.shares] if use else [],
+                "shares": to_builtins(use.shares) if use else [],
                 "slots": gpu.slots,
                 "free": states.count(SlotState.FREE),
             }
@@ -84,7 +85,7 @@ def node_document(node: Node, ledger: Ledger, num_pods: int | None = None) -> di
         ]
         if node.name in ledger.nodes
         else [],
-        "taints": [asdict(taint) for taint in node.taints],
+        "taints": to_builtins(node.taints),
         "labels": dict(node.labels),
         "ip": node.ip or None,
         "message": node.message or None,
@@ -387,12 +388,12 @@ def receipt_document(receipt: Receipt) -> dict[str, Any]:
         "run": receipt.run,
         "objects": receipt.objects,
         "left": len(receipt.left),
-        "leftovers": [asdict(leftover) for leftover in receipt.left],
+        "leftovers": to_builtins(receipt.left),
         "seconds": round(receipt.seconds, 3),
         "kept": receipt.results_location or None,
         "queued": receipt.was_queued,
         "counted": dict(receipt.counted),
-        "possible": [asdict(leftover) for leftover in receipt.possible],
+        "possible": to_builtins(receipt.possible),
         "not_seen": receipt.not_seen or None,
     }
 
@@ -432,14 +433,14 @@ def progress_document(progress: RunProgress) -> dict[str, Any]:
             for step in progress.steps
         ],
         "nodes": [
-            {**asdict(node), "state": node.state or None, "time": rfc3339(node.time)} for node in progress.nodes
+            {**to_builtins(node), "state": node.state or None, "time": rfc3339(node.time)}
+            for node in progress.nodes
         ],
         "peers": [
-            {**asdict(process), "role": process.role or None, "time": rfc3339(process.time)}
+            {**to_builtins(process), "role": process.role or None, "time": rfc3339(process.time)}
             for process in progress.peers
         ],
-        "evaluation": evaluation
-        and {**asdict(evaluation), "classes": dict(evaluation.classes), "time": rfc3339(evaluation.time)},
+        "evaluation": evaluation and {**to_builtins(evaluation), "time": rfc3339(evaluation.time)},
     }
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
+
+from msgspec import to_builtins
 
 from l2rtui.domain.history import Difference, HistoryEntry, HistoryRecord, RunOutcome
 from l2rtui.domain.quantity import rfc3339, utc
@@ -101,7 +102,7 @@ def record_document(record: HistoryRecord, spec: Any) -> dict[str, Any]:
         "command": launch.command or None,
         "versions": dict(launch.versions),
         "placement": {pod: list(slots) for pod, slots in launch.placement},
-        "source": asdict(launch.source),
+        "source": to_builtins(launch.source),
         "spec": spec,
         "checkpoints": (ending.checkpoints if ending else "") or None,
         "receipt": (ending.receipt if ending else "") or None,
@@ -120,6 +121,6 @@ def difference_document(
     return {
         "first": history_document(first),
         "second": history_document(second),
-        "differences": [asdict(row) for row in rows],
+        "differences": to_builtins(rows),
         "changes": list(patch),
     }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from msgspec import to_builtins
 
 from l2rtui.domain.quantity import format_bytes, rfc3339
 from l2rtui.domain.status import Level
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 # --- volumes ---------------------------------------------------------------------------------------------------
 def volume_document(volume: Volume) -> dict[str, Any]:
     """Return the JSON form of a volume."""
-    return {**asdict(volume), "modes": list(volume.modes), "mounted_by": list(volume.mounted_by)}
+    document: dict[str, Any] = to_builtins(volume)
+    return document
 
 
 def is_bound(volume: Volume) -> bool:
@@ -115,7 +117,7 @@ def simulator_level(state: str) -> Level:
 
 def simulator_document(row: SimulatorRow) -> dict[str, Any]:
     """Return the JSON form of a simulator."""
-    return {"pod": row.pod, **asdict(row.simulator), "tail": list(row.simulator.tail)}
+    return {"pod": row.pod, **to_builtins(row.simulator)}
 
 
 SIMULATORS: Final[View[SimulatorRow]] = View(

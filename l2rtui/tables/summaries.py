@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from msgspec import to_builtins
 
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.status import Level
@@ -42,7 +43,7 @@ def owner_document(row: OwnerRow) -> dict[str, Any]:
         "gpus": holding.gpus,
         "idle_gpus": holding.idle_gpus,
         "unknown_gpus": holding.unknown_gpus,
-        "idle": [{**asdict(gpu), "pods": list(gpu.pods)} for gpu in holding.idle],
+        "idle": to_builtins(holding.idle),
         "gpu_hours": None if hours is None else round(hours, 3),
     }
 
@@ -77,7 +78,8 @@ OWNERS: Final[View[OwnerRow]] = View(
 # --- experiments -----------------------------------------------------------------------------------------------
 def experiment_document(summary: ExperimentSummary) -> dict[str, Any]:
     """Return the JSON form of an experiment over its seeds, which is also the row of its table."""
-    return asdict(summary) | {"title": summary.title, "repeated_seeds": list(summary.repeated_seeds)}
+    document: dict[str, Any] = to_builtins(summary)
+    return document | {"title": summary.title}
 
 
 def _runs_in(state: str, title: str, most: int, rank: int = 0, level: Level | None = None) -> Column:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
+from msgspec import Struct
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Static
@@ -28,8 +28,7 @@ from l2rtui.ui.state.background import Background
 from l2rtui.ui.text import Span, TextStyle, plural
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(Struct, frozen=True):
     """Backend that has answered, and the watch that updates its snapshot."""
 
     settings: Settings

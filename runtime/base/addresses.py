@@ -7,16 +7,16 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from runtime.base import bounded_json, contract
 from runtime.base.errors import SetupError
 
 
-@dataclass(frozen=True, slots=True)
-class PeerAddresses:
+class PeerAddresses(Struct, frozen=True):
     """Endpoints by set and index, as in ``L2R_PEERS``."""
 
     sets: Mapping[str, tuple[str, ...]]
@@ -89,8 +89,7 @@ class EndpointError(ValueError):
     """The endpoint cannot be used; the message names it and the necessary change."""
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True):
     """The two addresses of a learner, as ZeroMQ writes them.
 
     `folder` is set for an ipc endpoint, `host` and `port` for a tcp endpoint.

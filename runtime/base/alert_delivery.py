@@ -16,9 +16,10 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from runtime.base.alert_rules import AlertMessage, AlertRule
 
@@ -38,8 +39,7 @@ class DeliveryError(Exception):
     """A message could not be delivered; the sentence contains no webhook address."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sender:
+class Sender(Struct, frozen=True):
     """Names of a run that every message contains."""
 
     run: str

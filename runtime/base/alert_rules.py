@@ -10,8 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from runtime.base import bounded_json
 from runtime.base.durations import duration_text
@@ -30,8 +33,7 @@ _LASTING: Final = ("done", "learned", "limit")
 """States that cannot become false again: they cause one alert in the life of a run."""
 
 
-@dataclass(frozen=True, slots=True)
-class AlertRule:
+class AlertRule(Struct, frozen=True):
     """Rule: which states cause an alert, and to whom.
 
     Attributes:
@@ -107,7 +109,7 @@ def _learned_value(state: str) -> float | None:
 
 def rules_text(rules: Sequence[AlertRule]) -> str:
     """Return the value of the variable; empty without a rule."""
-    return json.dumps([asdict(rule) for rule in rules], separators=(",", ":")) if rules else ""
+    return json.dumps(to_builtins(rules), separators=(",", ":")) if rules else ""
 
 
 def parse_rules(text: str) -> tuple[AlertRule, ...]:
@@ -126,8 +128,7 @@ def parse_rules(text: str) -> tuple[AlertRule, ...]:
 
 
 # --- states of a run --------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """Facts of a run at one moment.
 
     Attributes:
@@ -145,8 +146,7 @@ class Facts:
     limit: LimitNotice | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AlertCondition:
+class AlertCondition(Struct, frozen=True):
     """State that a rule asks for and that currently applies.
 
     Attributes:
@@ -183,8 +183,7 @@ def conditions(rule: AlertRule, facts: Facts) -> Iterator[AlertCondition]:
 
 
 # --- messages, none twice ---------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class AlertMessage:
+class AlertMessage(Struct, frozen=True):
     """Message to the target of one rule."""
 
     rule: AlertRule

@@ -12,9 +12,10 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec import Struct
 
 CGROUP = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
@@ -99,8 +100,7 @@ def fields_of(path: Path) -> list[str]:
     return lines[0].split() if lines else []
 
 
-@dataclass(frozen=True, slots=True)
-class RunGroup:
+class RunGroup(Struct, frozen=True):
     """A group that no descendant of a run leaves by clearing its environment, session or parent."""
 
     folder: Path

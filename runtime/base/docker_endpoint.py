@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from runtime.base import bounded_json
 
@@ -34,8 +35,7 @@ class EngineError(OSError):
         self.hint = hint
 
 
-@dataclass(frozen=True, slots=True)
-class DockerEndpoint:
+class DockerEndpoint(Struct, frozen=True):
     """Address of one Engine."""
 
     url: str

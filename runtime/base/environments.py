@@ -9,8 +9,9 @@ import difflib
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 BUILT_IN: Final = ("racing", "l2r")
 """Names that are not Gymnasium ids."""
@@ -53,8 +54,7 @@ _CAMERA: Final = (384, 512)
 _GYMNASIUM_ID: Final = re.compile(r"[:/]|-v[0-9]+$|^[A-Z]")
 
 
-@dataclass(frozen=True, slots=True)
-class DataShape:
+class DataShape(Struct, frozen=True):
     """Observation and action of an environment in the exchange: 4 bytes per number, 1 per channel.
 
     Attributes:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 # Values by which the NVIDIA container runtime and CUDA hide all GPUs from a process.
 _HIDDEN: Final = ("", "-1", "none", "void", "NoDevFiles")
 
 
-@dataclass(frozen=True, slots=True)
-class GpuState:
+class GpuState(Struct, frozen=True):
     """Figures of one GPU at one moment; None where the card does not report one.
 
     Attributes:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Self
+
+from msgspec import Struct, structs
 
 from runtime.base import bounded_json
 from runtime.base.durations import MAX_SECONDS, duration_text, parse_duration
@@ -19,8 +20,7 @@ NEAR_SHARE: Final = 0.9
 """Share of a limit from which it is near."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Limits of a run; None means no limit.
 
     Attributes:
@@ -42,7 +42,7 @@ class Limits:
 
     def over(self, defaults: Limits) -> Limits:
         """Return these limits, with missing ones taken from `defaults`."""
-        names = (field.name for field in fields(self))
+        names = self.__struct_fields__
         return Limits(**{name: _first(getattr(self, name), getattr(defaults, name)) for name in names})
 
     def deadline_seconds(self, gpus: int) -> float | None:
@@ -54,7 +54,7 @@ class Limits:
 
     def text(self, gpus: int) -> str:
         """Return the value of the variable; empty without a limit."""
-        present = {name: value for name, value in asdict(self).items() if value is not None}
+        present = {name: value for name, value in structs.asdict(self).items() if value is not None}
         return json.dumps({**present, "gpus": gpus}, separators=(",", ":")) if present else ""
 
     @classmethod
@@ -76,7 +76,7 @@ def _first(value: float | None, default: float | None) -> float | None:
 def limits_of(texts: dict[str, str | float]) -> Limits:
     """Parse limits from user input, by name. Raises ValueError, which names the invalid one."""
     values: dict[str, float] = {}
-    names = [field.name for field in fields(Limits)]
+    names = Limits.__struct_fields__
     for name, value in texts.items():
         if name not in names:
             raise ValueError(f"unknown limit {name}; the limits are {', '.join(names)}")
@@ -97,8 +97,7 @@ def _hours(value: str | float) -> float:
     return hours
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """Use of each limit, in its unit."""
 
     wall: float = 0.0
@@ -116,8 +115,7 @@ class Usage:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LimitNotice:
+class LimitNotice(Struct, frozen=True):
     """A limit that is near or reached.
 
     Attributes:
@@ -158,10 +156,9 @@ def limit_label(name: str, value: float) -> str:
 
 def notices(limits: Limits, usage: Usage) -> Iterator[LimitNotice]:
     """Yield the limits that are near or reached."""
-    for field in fields(limits):
-        value = getattr(limits, field.name)
-        if value is not None and (share := getattr(usage, field.name) / value) >= NEAR_SHARE:
-            yield LimitNotice(field.name, value, share)
+    for name, value in structs.asdict(limits).items():
+        if value is not None and (share := getattr(usage, name) / value) >= NEAR_SHARE:
+            yield LimitNotice(name, value, share)
 
 
 def worst_notice(limits: Limits, usage: Usage) -> LimitNotice | None:

@@ -11,9 +11,10 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
+
+from msgspec import Struct
 
 from runtime.base.atomic_files import TEMPORARY_PREFIX, ByteProgress, copy_atomic, replacement
 
@@ -132,8 +133,7 @@ class FolderStore:
                 self.remove(name)
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectStream:
+class ObjectStream(Struct, frozen=True):
     """Content of an object from `offset` on; `total` is the total size, `version` the ETag."""
 
     body: ObjectBody
@@ -270,8 +270,7 @@ class S3Store:
             raise StoreError(f"cannot {verb} {target}: {error}", operation, is_transient=is_transient) from error
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectBody:
+class ObjectBody(Struct, frozen=True):
     """Bytes of an object as they arrive. A broken connection raises a transient StoreError."""
 
     _stream: Any

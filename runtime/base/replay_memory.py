@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, Literal
+
+from msgspec import Struct
 
 from runtime.base import presets
 
@@ -74,8 +75,7 @@ _PRIORITY_BYTES: Final = 24
 Place = Literal["device", "host"]
 
 
-@dataclass(frozen=True, slots=True)
-class DataMemory:
+class DataMemory(Struct, frozen=True):
     """Sizes of a learner's data; parts that a method does not have are 0."""
 
     replay_bytes: int

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 FALLEN_SECONDS: Final = 120.0
 """Time for which a return must be far below its best to count as divergence: exploration causes dips too."""
@@ -17,8 +19,7 @@ _NOISES: Final = 4.0
 """Number of mean deviations by which a smoothed return must differ from its best: less may be chance."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReturnTrend:
+class ReturnTrend(Struct, frozen=True):
     """Return of a run, exponentially smoothed, against its own best.
 
     Attributes:

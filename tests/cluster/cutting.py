@@ -7,7 +7,8 @@ import random
 import urllib.parse
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from l2rtui.backends.kubernetes.api.client import Api, connect
 

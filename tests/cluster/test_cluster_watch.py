@@ -6,11 +6,11 @@ import asyncio
 import os
 import random
 import uuid
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from l2rtui.backends.kubernetes.api.backoff import Timing
 from l2rtui.backends.kubernetes.api.client import connect

@@ -10,8 +10,9 @@ import math
 import random
 import time
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import replace
 from types import MappingProxyType
+
+from msgspec.structs import replace
 
 from l2rtui.backends.fake.backend import FakeBackend
 from l2rtui.domain.change import Change, NodeChanged, PodChanged, RunChanged

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 from uuid import NAMESPACE_DNS, uuid5
+
+from msgspec.structs import replace
 
 from l2rtui.backends.fake import FakeBackend, demo_logs
 from l2rtui.backends.fake.demo_cluster import DemoCluster

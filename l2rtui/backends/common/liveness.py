@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class LivenessTiming:
+class LivenessTiming(Struct, frozen=True):
     """Timeouts in seconds; silence is reported at most ``2 * answer + quiet + again`` after the last response.
 
     Attributes:

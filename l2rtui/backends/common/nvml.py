@@ -9,8 +9,10 @@ import importlib
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import Gpu, GpuShare, GpuUse
@@ -20,8 +22,7 @@ _NO_DRIVER_SECONDS = 60.0
 """Pause between two searches for a missing driver: each search reads every library folder."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuProcess:
+class GpuProcess(Struct, frozen=True):
     """A process on a GPU.
 
     Attributes:
@@ -35,8 +36,7 @@ class GpuProcess:
     memory_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GpuReport:
+class GpuReport(Struct, frozen=True):
     """GPUs and their processes at one moment.
 
     Attributes:

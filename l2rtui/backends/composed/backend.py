@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import replace
 from typing import NoReturn, TypeVar
+
+from msgspec.structs import replace
 
 from l2rtui.backends.base import AttachedProcess, Backend, ContextMember, Inspector
 from l2rtui.backends.composed.member import SNAPSHOT_SECONDS, ComposedContext, facts, short_names

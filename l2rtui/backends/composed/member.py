@@ -9,8 +9,9 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Final, assert_never, overload
+
+from msgspec.structs import replace
 
 from l2rtui.backends.base import Backend, ContextMember
 from l2rtui.config import Settings

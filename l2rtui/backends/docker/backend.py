@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from l2rtui.backends.base import AttachedProcess, Inspector
 from l2rtui.backends.common.liveness import Liveness, LivenessTiming
@@ -147,7 +149,7 @@ class DockerBackend:
                 # A hung Engine blocks a snapshot for a minute: its silence is reported meanwhile.
                 while not await _is_done(scan, is_changed):
                     is_changed.clear()
-                    silent = replace(previous, silent_since=liveness.silent_since)
+                    silent = dataclasses.replace(previous, silent_since=liveness.silent_since)
                     if not is_first and (changes := difference(previous, silent)):
                         previous = silent
                         yield changes

@@ -17,10 +17,10 @@ import stat
 import tarfile
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from l2rtui.backends.common import workdirs
 from l2rtui.backends.common.refusals import SlotTakenError
@@ -39,8 +39,7 @@ _STOP_MARGIN_SECONDS: Final = 60.0
 """Extra time after a grace period for the Engine's response: it kills the process and writes its log first."""
 
 
-@dataclass(frozen=True, slots=True)
-class EngineScan:
+class EngineScan(Struct, frozen=True):
     """Networks and inspected containers of all runs, oldest first, as decoded JSON of the Engine."""
 
     networks: tuple[Mapping[str, Any], ...]

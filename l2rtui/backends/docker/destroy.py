@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from l2rtui.backends.docker import containers, labels, views
 from l2rtui.cloud.docker_engine import DockerEngine, DockerError, DockerMissingError
@@ -99,8 +100,7 @@ async def _has_shrunk(engine: DockerEngine, uid: str, before: int) -> bool:
     return (await _remaining(engine, uid)).count < before
 
 
-@dataclass(frozen=True, slots=True)
-class _Remaining:
+class _Remaining(Struct, frozen=True):
     """Objects of a run that the Engine still lists."""
 
     pods: list[Any]

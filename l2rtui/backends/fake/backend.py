@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from types import MappingProxyType
 from uuid import NAMESPACE_DNS, uuid5
+
+from msgspec.structs import replace
 
 from l2rtui.backends.base import AttachedProcess, Inspector
 from l2rtui.backends.common.refusals import SlotTakenError, has_no_input, run_exists

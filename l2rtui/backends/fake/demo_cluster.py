@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from uuid import NAMESPACE_DNS, uuid5
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import Gpu, GpuShare, GpuUse, Node
@@ -34,8 +36,7 @@ _NODE_SECONDS = 120 * 86_400.0
 """Age of the first node; the others joined later."""
 
 
-@dataclass(frozen=True, slots=True)
-class DemoCluster:
+class DemoCluster(Struct, frozen=True):
     """Initial contents of an in-memory cluster.
 
     Attributes:

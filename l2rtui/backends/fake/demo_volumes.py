@@ -6,8 +6,9 @@ import asyncio
 import posixpath
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from l2rtui.domain.quantity import parse_quantity
 from l2rtui.domain.volume import FileEntry, Volume

@@ -10,10 +10,11 @@ Every authenticated user may read ``/version`` and the API groups and create acc
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from l2rtui.backends.kubernetes.api.errors import MissingRight
 from l2rtui.backends.kubernetes.api.resources import KINDS
@@ -49,8 +50,7 @@ class RoleScope(StrEnum):
     WITHHELD = "withheld"
 
 
-@dataclass(frozen=True, slots=True)
-class RightRow:
+class RightRow(Struct, frozen=True):
     """One row of the table.
 
     Attributes:
@@ -78,8 +78,7 @@ class RightRow:
         return bool(self.without or self.only_for or self.reason)
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(Struct, frozen=True):
     """Rows of several kinds and verbs (separated by spaces) that are otherwise equal; fields as in RightRow."""
 
     part: RoleScope

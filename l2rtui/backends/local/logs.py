@@ -7,10 +7,11 @@ import os
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
+
+from msgspec.structs import replace
 
 from l2rtui.backends.local.supervision.log_file import (
     MARK,

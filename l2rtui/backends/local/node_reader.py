@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from msgspec import Struct
 
 from l2rtui.backends.common.node_info import CpuLoad, boot_time, memory_limit, memory_used, node_name
 from l2rtui.backends.common.nvml import GpuProcess, GpuReader, GpuReport, cpu_device, shares_of
@@ -17,8 +17,7 @@ from l2rtui.domain.status import Phase
 from runtime.base.cgroups import usable_cores
 
 
-@dataclass(frozen=True, slots=True)
-class NodeReading:
+class NodeReading(Struct, frozen=True):
     """The node at one moment, the foreign processes on its GPUs, and the version of their driver."""
 
     node: Node

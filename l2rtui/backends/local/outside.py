@@ -18,12 +18,12 @@ import re
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import psutil
+from msgspec import Struct
 
 from l2rtui.backends.common.nvml import GpuReport
 from l2rtui.backends.local import process_scan
@@ -53,8 +53,7 @@ _TRANSIENT_UNIT = re.compile(r"/run-[^/\n]+\.(?:service|scope)\b")
 
 
 # --- containers ------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Containers:
+class Containers(Struct, frozen=True):
     """Containers of a run.
 
     Attributes:

@@ -27,8 +27,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 # A run's name cannot start with a dot (``name_problem``), so neither prefix collides with a run.
 STAGED = ".new-"
@@ -47,8 +48,7 @@ class _Below:
         return folder.path / self._name
 
 
-@dataclass(frozen=True, slots=True)
-class StateFolder:
+class StateFolder(Struct, frozen=True):
     """The folder of this backend."""
 
     path: Path
@@ -73,8 +73,7 @@ class StateFolder:
         return RunFolder(self.runs / name)
 
 
-@dataclass(frozen=True, slots=True)
-class RunFolder:
+class RunFolder(Struct, frozen=True):
     """The folder of one run."""
 
     path: Path

@@ -11,9 +11,10 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from msgspec import Struct
 
 from l2rtui.backends.local.state_files import ProcessIdentity
 from runtime.base.contract import ENV_POD, ENV_POD_ID, ENV_RUN, ENV_RUN_ID
@@ -28,8 +29,7 @@ _EXEC_RETRIES = 100
 """Maximum number of waits of a millisecond for the end of an exec()."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaggedProcess:
+class TaggedProcess(Struct, frozen=True):
     """A living process with the tags of its environment; missing tags are empty strings."""
 
     proc: ProcessIdentity

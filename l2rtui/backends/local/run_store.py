@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import pwd
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec import Struct
 
 from l2rtui.backends.common.node_info import node_name
 from l2rtui.backends.local import process_scan, state_files
@@ -30,8 +31,7 @@ _LEAST_BYTES = 64 * 1024
 """Room below which logs, checkpoints and the status of a run cannot be counted on."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunState:
+class RunState(Struct, frozen=True):
     """One run as seen in its files and processes.
 
     Attributes:
@@ -60,8 +60,7 @@ class RunState:
         return self.record.uid if self.record else corrupt_uid(self.folder)
 
 
-@dataclass(frozen=True, slots=True)
-class RunScan:
+class RunScan(Struct, frozen=True):
     """All runs, and sentences on unreadable parts."""
 
     runs: tuple[RunState, ...] = ()

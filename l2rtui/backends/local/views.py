@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from l2rtui.backends.local import process_scan
 from l2rtui.backends.local.run_store import CORRUPT, RunState
@@ -20,8 +22,7 @@ _CORRUPT = "its record cannot be read; destroy it, and what runs of it is found 
 _NEWER = "a newer l2rtui launched it: manage it with that one; destroy ends the processes that have its mark"
 
 
-@dataclass(frozen=True, slots=True)
-class RunViews:
+class RunViews(Struct, frozen=True):
     """Views of one run and its pods."""
 
     run: RunView

@@ -8,9 +8,10 @@ from argparse import Namespace
 from collections.abc import Awaitable, Callable, Iterable
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from l2rtui.backends.common.refusals import SlotTakenError
 from l2rtui.cli.output import can_ask

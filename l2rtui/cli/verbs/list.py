@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from l2rtui.cli.listings import EXPERIMENTS, NODES, PODS, RUNS, SLOTS, Listing
 from l2rtui.cli.selection import RowSelection, filtered

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from l2rtui.errors import SpecError
 
@@ -108,8 +109,7 @@ _WELL_KNOWN_POLICIES = {
 _MAX_NODES = 450  # default quota of EKS for nodes of a managed node group
 
 
-@dataclass(frozen=True, slots=True)
-class NodeGroup:
+class NodeGroup(Struct, frozen=True):
     """Nodes with the same settings.
 
     Attributes:
@@ -163,8 +163,7 @@ def _ami_type(kind: str) -> str:
     return f"AL2023_{'ARM_64' if is_arm else 'x86_64'}_{'NVIDIA' if has_gpu else 'STANDARD'}"
 
 
-@dataclass(frozen=True, slots=True)
-class PodIdentity:
+class PodIdentity(Struct, frozen=True):
     """Role of the pods of one service account (EKS Pod Identity).
 
     Attributes:
@@ -182,8 +181,7 @@ class PodIdentity:
         return f"{self.namespace}/{self.service_account}"
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterSpec:
+class ClusterSpec(Struct, frozen=True):
     """One cluster.
 
     Attributes:

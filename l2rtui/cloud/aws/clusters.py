@@ -9,8 +9,10 @@ whatever exists.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from l2rtui.cloud.aws import eks, orphaned_resources, stacks, templates
 from l2rtui.cloud.aws.clients import Cloud
@@ -62,8 +64,7 @@ _BAD_ZONES = ("us-east-1e",)
 """Zones in which EKS creates no control plane."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterReceipt:
+class ClusterReceipt(Struct, frozen=True):
     """Result of a delete, as listed by the cloud itself.
 
     Attributes:

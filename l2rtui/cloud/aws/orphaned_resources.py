@@ -7,8 +7,9 @@ that no stack contains. They are found by their controllers' tags and by their n
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from l2rtui.cloud.aws import prices
 from l2rtui.cloud.aws.clients import Cloud, CloudError
@@ -21,8 +22,7 @@ _BALANCER = "load balancer"
 _NAT = "natgateway"
 
 
-@dataclass(frozen=True, slots=True)
-class RemainingResource:
+class RemainingResource(Struct, frozen=True):
     """One remaining resource; its cost is 0 if it is free, None if unknown."""
 
     kind: str

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
 from l2rtui.cloud.aws.clients import Cloud, CloudError
 from runtime.base import bounded_json
@@ -26,8 +26,7 @@ _MOST_CHARACTERS: Final = 1 << 20
 _MOST_REASON: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
-class ListPrice:
+class ListPrice(Struct, frozen=True):
     """Price of one machine; None if the list has no on-demand offer for it in the region.
 
     Attributes:
@@ -38,8 +37,7 @@ class ListPrice:
     published: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PriceList:
+class PriceList(Struct, frozen=True):
     """Prices that were read, by machine type; ``failure`` is the reason why others are missing."""
 
     prices: Mapping[str, ListPrice]

@@ -7,8 +7,9 @@ prices come from the table. A machine without a price counts as unknown, never a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from l2rtui.cloud.aws.cluster_spec import ClusterSpec, NodeGroup
 from l2rtui.cloud.aws.price_list import PriceList
@@ -52,8 +53,7 @@ _NOT_READ: Final = PriceList({})
 _OTHERS: Final = f"price of {NOTED_OTHERS} in {REGIONS[0]}"
 
 
-@dataclass(frozen=True, slots=True)
-class CostLine:
+class CostLine(Struct, frozen=True):
     """One line of a bill; None if the price is unknown. ``source`` is the origin and date of the price."""
 
     what: str
@@ -61,8 +61,7 @@ class CostLine:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Struct, frozen=True):
     """Running cost of a cluster.
 
     Attributes:

@@ -6,9 +6,11 @@ A capacity block is a reservation that was bought for some days and paid in adva
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from l2rtui.cloud.aws.clients import Cloud
 from l2rtui.cloud.aws.cluster_spec import ClusterSpec, NodeGroup
@@ -19,8 +21,7 @@ _USABLE: Final = ("active", "scheduled")
 _BLOCK: Final = "capacity-block"
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+class Reservation(Struct, frozen=True):
     """One capacity reservation.
 
     Attributes:

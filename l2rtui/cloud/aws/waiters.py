@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from l2rtui.cloud.aws.clients import Cloud
 from l2rtui.errors import BackendError
 
 
-@dataclass(frozen=True, slots=True)
-class WaitPolicy:
+class WaitPolicy(Struct, frozen=True):
     """Interval and limit of polling.
 
     Attributes:
@@ -25,8 +25,7 @@ class WaitPolicy:
     limit_seconds: float = 2400.0
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterProgress:
+class ClusterProgress(Struct, frozen=True):
     """One line about one step.
 
     Attributes:
@@ -38,8 +37,7 @@ class ClusterProgress:
     is_change: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterChange:
+class ClusterChange(Struct, frozen=True):
     """Command that changes a cluster; ``report`` is called with each progress line immediately."""
 
     cloud: Cloud

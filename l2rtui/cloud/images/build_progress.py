@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from l2rtui.domain.quantity import format_bytes
 
@@ -18,8 +19,7 @@ _STEP_BYTES = 256 << 20
 _DONE = ("Pushed", "Layer already exists", "Mounted from", "Already exists", "Pull complete")
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """One line of progress."""
 
     text: str
@@ -27,8 +27,7 @@ class Progress:
     """A new step, for logs where lines cannot be overwritten; False for changed byte counts."""
 
 
-@dataclass(frozen=True, slots=True)
-class BuildStage:
+class BuildStage(Struct, frozen=True):
     """One image to build: source tree, its Dockerfile, name of the result, and settings of the builder."""
 
     folder: str

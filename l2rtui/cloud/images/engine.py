@@ -11,8 +11,9 @@ import re
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from l2rtui.cloud.docker_engine import DockerEngine, DockerError, DockerMissingError
 from l2rtui.cloud.images.build_progress import BuildFailedError, BuildStage, Progress
@@ -30,8 +31,7 @@ _DISTRIBUTION_SECONDS: Final = 15.0
 Message = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class LocalImage:
+class LocalImage(Struct, frozen=True):
     """An image in the Engine's store.
 
     Attributes:

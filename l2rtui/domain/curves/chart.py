@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
+
+from msgspec import Struct
 
 from l2rtui.domain.curves.columns import Columns, Grid, bridge, over_seeds, resample, smooth
 from l2rtui.domain.curves.run_curve import Axis, RunCurve
@@ -39,8 +40,7 @@ record.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class SeedCurve:
+class SeedCurve(Struct, frozen=True):
     """Curve of one run.
 
     Attributes:
@@ -65,8 +65,7 @@ class SeedCurve:
         return self.launched if 0.0 < self.launched < first else first
 
 
-@dataclass(frozen=True, slots=True)
-class CurveGroup:
+class CurveGroup(Struct, frozen=True):
     """Runs that are drawn as one line: a single run, or seeds of an experiment as their mean.
 
     Attributes:
@@ -102,8 +101,7 @@ def grouped(seeds: Iterable[SeedCurve], *, by_experiment: bool) -> tuple[CurveGr
     return tuple(groups)
 
 
-@dataclass(frozen=True, slots=True)
-class ChartSettings:
+class ChartSettings(Struct, frozen=True):
     """Chart settings that the user chooses.
 
     Attributes:
@@ -126,8 +124,7 @@ class ChartSettings:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ChartLine:
+class ChartLine(Struct, frozen=True):
     """One line of a chart.
 
     Attributes:
@@ -153,8 +150,7 @@ class ChartLine:
         return next((value for value in reversed(values) if not math.isnan(value)), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(Struct, frozen=True):
     """One figure of all groups; ``y`` is None if no group has a value of it."""
 
     figure: str

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from l2rtui.domain.curves.run_curve import Axis, RunCurve
 from l2rtui.domain.experiments import MOST_EXACT, bootstrap_interval
@@ -20,8 +21,7 @@ _RESAMPLED_COLUMNS: Final = 24
 """Columns whose interval is drawn by chance, a millisecond each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(Struct, frozen=True):
     """Values by column; NaN without a record.
 
     Attributes:
@@ -36,8 +36,7 @@ class Columns:
     counts: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
+class Grid(Struct, frozen=True):
     """Columns of equal width between two positions of an axis."""
 
     axis: Axis

@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate
 from operator import add
 from typing import Final, NamedTuple, TypeAlias
+
+from msgspec import Struct
 
 CAPACITY: Final = 256
 """Buckets that a level keeps when it is compacted, which happens at twice as many. No terminal has more columns for
@@ -79,8 +80,7 @@ class FigureBuckets(NamedTuple):
     highs: array[float]
 
 
-@dataclass(frozen=True, slots=True)
-class CurveStretch:
+class CurveStretch(Struct, frozen=True):
     """Part of a curve as buckets of equally many records; a bucket has the position of its last record."""
 
     positions: Positions

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from l2rtui.backends.base import Backend
 from l2rtui.backends.common import workdirs
@@ -20,8 +22,7 @@ from l2rtui.services.spec import spec_file
 _WITH_IMAGES = ("kubernetes", "docker")
 
 
-@dataclass(frozen=True, slots=True)
-class ExactLaunch:
+class ExactLaunch(Struct, frozen=True):
     """Spec of a recorded run, and the differences that a launch of it would have."""
 
     spec: RunSpec

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeVar
+
+from msgspec import Struct
 
 from l2rtui.domain.curves.run_curve import Axis
 from l2rtui.domain.history import HistoryRecord, RunOutcome, flat_fields
@@ -25,8 +26,7 @@ from l2rtui.services.history.lookup import spec_document
 from runtime.base.trackers import LIVE_TAG, RUN_ID_TAG, STEP, TIME, WANDB_PROJECT, WANDB_QUIET, set_quiet
 
 
-@dataclass(frozen=True, slots=True)
-class CurvePoint:
+class CurvePoint(Struct, frozen=True):
     """Mean figures of one interval of a run.
 
     Attributes:
@@ -38,8 +38,7 @@ class CurvePoint:
     figures: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class TrackedRun:
+class TrackedRun(Struct, frozen=True):
     """One run for a tracker.
 
     Attributes:

@@ -17,11 +17,11 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from l2rtui.backends.base import Backend
 from l2rtui.config import user_name

@@ -9,9 +9,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
 
 from l2rtui.domain.history import Ending, HistoryRecord, RunOutcome
 from l2rtui.errors import L2RError

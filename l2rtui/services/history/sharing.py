@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from l2rtui.backends.base import Backend, RunPlace
 from l2rtui.domain.history import Ending, HistoryRecord, RunOutcome

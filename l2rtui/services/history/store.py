@@ -16,9 +16,11 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from l2rtui.config import state_dir
 from l2rtui.domain.curves.chart import RETURN
@@ -77,7 +79,7 @@ FIRST_ROWS: Final = 100
 _DIFF: Final = "diff"
 _LAUNCH: Final = "launch"
 _ENDING: Final = "ending"
-_COLUMNS: Final = tuple(item.name for item in fields(HistoryEntry))
+_COLUMNS: Final = HistoryEntry.__struct_fields__
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
@@ -100,8 +102,7 @@ class HistoryError(BackendError):
     """The history cannot be read or written; the sentence names its file."""
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryFilter:
+class HistoryFilter(Struct, frozen=True):
     """Selection of runs by the file itself; empty parts select all.
 
     Attributes:

@@ -16,11 +16,11 @@ import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from l2rtui import log
 from l2rtui.backends.base import Backend

@@ -6,7 +6,8 @@ import asyncio
 import heapq
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from l2rtui.backends.base import Backend
 from l2rtui.domain.ledger import Ledger
@@ -18,8 +19,7 @@ from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import L2RError
 
 
-@dataclass(frozen=True, slots=True)
-class QueueRow:
+class QueueRow(Struct, frozen=True):
     """One queued run.
 
     Attributes:

@@ -7,9 +7,9 @@ import os
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 from l2rtui.backends.base import Backend
 from l2rtui.backends.queue_store import QueueFile, QueueStore, Submission
@@ -26,8 +26,7 @@ from l2rtui.services.launcher import CheckedPlan, prepare_runs
 from l2rtui.services.sweeps import watch_sweeps
 
 
-@dataclass(frozen=True, slots=True)
-class Submissions:
+class Submissions(Struct, frozen=True):
     """A launch of which a part waits.
 
     Attributes:

@@ -6,10 +6,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Collection
-from dataclasses import replace
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from l2rtui.backends.base import Backend
 from l2rtui.backends.queue_store import QueueFile, QueueStore

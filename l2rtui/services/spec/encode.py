@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from l2rtui.errors import SpecError
@@ -51,7 +51,7 @@ def _workdir_forms(spec: RunSpec) -> dict[str, Any]:
 def _queue_form(spec: RunSpec) -> schema.QueueForm | bool | None:
     if spec.queue is None:
         return True if spec.may_wait else None
-    return msgspec.convert(asdict(spec.queue), schema.QueueForm)
+    return msgspec.convert(spec.queue, schema.QueueForm, from_attributes=True)
 
 
 def _without_empty(value: Any) -> Any:
@@ -226,14 +226,16 @@ def alerts_in(form: schema.SpecForm, locations: Locations) -> tuple[AlertRule, .
 
 def watch_forms(spec: RunSpec) -> dict[str, Any]:
     """Return the fields of a form for the limits and alerts of a run."""
-    limits = {name: value for name, value in asdict(spec.limits or Limits()).items() if value is not None}
+    limits = {
+        name: value for name, value in msgspec.structs.asdict(spec.limits or Limits()).items() if value is not None
+    }
     forms = [_alert_form(rule) for rule in spec.alerts]
     written = {name: value if name == "gpu_hours" else _duration(value) for name, value in limits.items()}
     return {"limits": schema.LimitsForm(**written) if written else None, "alerts": forms}
 
 
 def _alert_form(rule: AlertRule) -> schema.AlertForm:
-    fields = {**asdict(rule), "after": _duration(rule.after_seconds)}
+    fields = {**msgspec.structs.asdict(rule), "after": _duration(rule.after_seconds)}
     del fields["after_seconds"]
     return msgspec.convert(fields, schema.AlertForm)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 FILES: Final = (".gitignore", ".l2rignore")
 """Names of the files with rules; a rule of a later file wins."""
@@ -16,8 +17,7 @@ _PARTS: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One line of an ignore file.
 
     Attributes:

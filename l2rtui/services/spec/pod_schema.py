@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, astuple, replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from l2rtui.domain.containers import Binding, Mount, PodSettings, Scheduling, Security, Toleration
 from l2rtui.domain.quantity import parse_bytes
@@ -73,8 +73,8 @@ def pod_form(settings: PodSettings) -> PodForm:
         pull_secrets=list(settings.pull_secrets),
         secrets=list(settings.secrets),
         node_selector=dict(settings.node_selector),
-        tolerations=[msgspec.convert(asdict(item), TolerationForm) for item in settings.tolerations],
-        mounts=[MountForm(*astuple(mount)) for mount in settings.mounts],
+        tolerations=[msgspec.convert(item, TolerationForm, from_attributes=True) for item in settings.tolerations],
+        mounts=[MountForm(*msgspec.structs.astuple(mount)) for mount in settings.mounts],
         shm=settings.shm_bytes,
         ports=list(settings.ports),
         device=settings.device or None,

@@ -9,10 +9,10 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from l2rtui.errors import UsageError
 from l2rtui.services.spec.schema import SpecForm
@@ -98,8 +98,7 @@ def _example(parts: Sequence[Mapping[str, Any]], targets: Sequence[Mapping[str, 
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     """One field of a spec, with the kinds of runs in which it has this meaning."""
 
     path: str

@@ -10,11 +10,12 @@ import contextlib
 import json
 from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from l2rtui.domain.placement import Pin, PlacementPolicy, parse_pins, parse_seeds
 from l2rtui.domain.preflight import Finding
@@ -38,8 +39,7 @@ _WORKDIRS = (("workdir",), ("workdir", "path"))
 """Paths of the fields that name the folder of own code."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchRequest:
+class LaunchRequest(Struct, frozen=True):
     """A launch as described by a spec file.
 
     Attributes:

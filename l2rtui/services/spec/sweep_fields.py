@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from l2rtui.domain.placement import parse_seeds
 from l2rtui.domain.sweeps import MAX_TRIALS, Choices, Halving, Trial, ValueRange, drawn, grid, grid_size, trial_of
@@ -35,8 +36,7 @@ _FIXED: Final = {
 """Fields that cannot differ between trials, and the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sweep:
+class Sweep(Struct, frozen=True):
     """Trials of a spec file, and the seeds of each; empty for the spec's own seed."""
 
     trials: tuple[Trial, ...]

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 import l2rtui
 from l2rtui.config import config_dir, nearest
@@ -24,8 +25,7 @@ _SUFFIXES: Final = (".yaml", ".yml")
 _ABOUT_CHARACTERS: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
+class Template(Struct, frozen=True):
     """A spec under a name.
 
     Attributes:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
@@ -16,8 +16,7 @@ from l2rtui.ui.keys.table import KeyTable
 from l2rtui.ui.text import Line, Span, TextStyle, hanging
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True):
     """Question of a confirmation.
 
     Attributes:

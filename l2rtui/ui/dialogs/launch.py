@@ -6,10 +6,10 @@ import asyncio
 import shlex
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
 
+from msgspec import Struct
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -50,8 +50,7 @@ PlaceOpener = Callable[[LaunchOptions, Callable[[tuple[str, ...] | None, LaunchO
 """Opens place mode; the function is called with its result and what was changed there."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
+class _Choice(Struct, frozen=True):
     """Decoded fields; ``command`` has the words of the equivalent command."""
 
     path: str

@@ -4,9 +4,9 @@ with.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
+from msgspec.structs import replace
 from textual.app import ComposeResult
 from textual.containers import Container
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any, Final
 
+from msgspec import Struct
 from textual.worker import Worker
 
 from l2rtui.domain.log import LogLine, LogQuery
@@ -22,8 +22,7 @@ _BATCH_WEIGHT: Final = 64
 """Weight of pending lines at which they are handed over at the latest."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogSelection:
+class LogSelection(Struct, frozen=True):
     """Pods whose logs are shown as one, and the part of the logs.
 
     Attributes:

@@ -9,11 +9,11 @@ several apps running, the last change wins.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Final
 
 import msgspec
+from msgspec import Struct
 from textual.timer import Timer
 from textual.widget import Widget
 
@@ -49,8 +49,7 @@ SHRINK_SECONDS: Final = 5.0
 SAVE_SECONDS: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Edge:
+class _Edge(Struct, frozen=True):
     """Edge that is dragged with the mouse: between two panes above each other, or between the grid and the details.
 
     Attributes:
@@ -290,8 +289,7 @@ class PaneSizes:
             write_screen_state(self.state)
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(Struct, frozen=True):
     """Required height of one pane in lines, including its frame.
 
     Attributes:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
+
+from msgspec import Struct
 
 from l2rtui.domain.metrics import PodMetrics, RunMetrics
 from l2rtui.domain.node import SlotId
@@ -33,8 +34,7 @@ class Pane(StrEnum):
     CHARTS = "charts"
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """Positions of the cursors, and the list that had the focus last.
 
     Attributes:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from l2rtui.domain.curves.chart import CurveGroup, SeedCurve, grouped
 from l2rtui.domain.curves.run_curve import RunCurve

@@ -6,8 +6,9 @@ import asyncio
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
+
+from msgspec.structs import replace
 
 from l2rtui.domain.curves.chart import grouped
 from l2rtui.domain.history import ID_CHARS, HistoryEntry, RunOutcome

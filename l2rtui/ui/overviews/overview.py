@@ -6,11 +6,11 @@ Filter, faults and sorting work as in all tables, and the charts as on the home 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from statistics import fmean
 from typing import ClassVar, Final, NamedTuple
 
+from msgspec import Struct
 from textual import on
 from textual.timer import Timer
 from textual.widget import Widget
@@ -54,8 +54,7 @@ class Look(NamedTuple):
     idle: Mapping[DeviceKey, IdleTime]
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
+class Opening(Struct, frozen=True):
     """Chosen row, and True if its charts were requested instead of its runs."""
 
     key: str

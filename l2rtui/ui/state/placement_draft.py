@@ -7,9 +7,11 @@ every replica the slot at its position, so the command launches exactly this pla
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from l2rtui.domain.ledger import Ledger, Slot, SlotState
 from l2rtui.domain.node import Node, SlotId
@@ -24,8 +26,7 @@ if TYPE_CHECKING:
     from l2rtui.services.terminal import Words
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchOptions:
+class LaunchOptions(Struct, frozen=True):
     """Options of a launch as they are typed; an empty one keeps the value of the file.
 
     Attributes:
@@ -45,8 +46,7 @@ class LaunchOptions:
     replicas: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementDraft:
+class PlacementDraft(Struct, frozen=True):
     """Specs of some runs, and the seats of their replicas so far, by name of the pod."""
 
     specs: tuple[RunSpec, ...] = ()

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import compress
+
+from msgspec import Struct
 
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView
 from l2rtui.domain.status import Level, Phase
 from l2rtui.domain.workload import Role
 
 
-@dataclass(frozen=True, slots=True)
-class PodCounts:
+class PodCounts(Struct, frozen=True):
     """Counts for the status bar: failing and waiting pods, and slots of the user's runs."""
 
     failing: int = 0

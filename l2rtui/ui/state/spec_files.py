@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 import l2rtui
 from l2rtui.ui.text import plural
@@ -20,8 +21,7 @@ _FIRST = "racing-sac.yaml"
 """First in the list, so that two keys launch it: it needs no cluster, no GPU and no simulator."""
 
 
-@dataclass(frozen=True, slots=True)
-class SpecFacts:
+class SpecFacts(Struct, frozen=True):
     """Facts of a spec for a list of them.
 
     Attributes:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from l2rtui.domain.curves.chart import AXIS_LABELS, Chart, ChartLine, ChartSettings, CurveGroup, chart
 from l2rtui.domain.curves.run_curve import Axis
@@ -59,8 +60,7 @@ def plot_width(chart_width: int) -> int:
     return max(1, chart_width - EDGE - 1)
 
 
-@dataclass(frozen=True, slots=True)
-class ChartPicture:
+class ChartPicture(Struct, frozen=True):
     """Chart and its plot without the cursor, since the cursor moves more often than curves change.
 
     Attributes:

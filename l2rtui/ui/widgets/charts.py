@@ -7,8 +7,8 @@ cursor reads all charts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+from msgspec.structs import replace
 from textual import events
 from textual.message import Message
 from textual.strip import Strip
@@ -111,7 +111,7 @@ class ChartView(SpanWidget, can_focus=True):
         self._choose(window=_after(WINDOWS, self.settings.window))
 
     def _choose(self, **changes: object) -> None:
-        self.settings = replace(self.settings, **changes)  # type: ignore[arg-type]  # the callers name its fields
+        self.settings = replace(self.settings, **changes)
         self._draw()
         self.post_message(self.ContentChanged())
 

@@ -16,13 +16,15 @@ import time
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from itertools import accumulate, compress, islice
 from operator import not_
 from typing import Any, Final
 
+from msgspec import Struct
+from msgspec.structs import replace
 from rich.cells import cell_len, chop_cells
 from rich.style import Style
 from rich.text import Text
@@ -56,8 +58,7 @@ class JsonMode(StrEnum):
     PRETTY = "pretty"
 
 
-@dataclass(frozen=True, slots=True)
-class LogEntry:
+class LogEntry(Struct, frozen=True):
     """One line, sanitised and ready to be drawn.
 
     Attributes:

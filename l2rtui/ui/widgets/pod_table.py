@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from l2rtui.domain.metrics import PodMetrics
 from l2rtui.domain.node import GpuShare, device_name

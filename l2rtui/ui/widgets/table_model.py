@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from operator import is_
 from typing import Any, Final, TypeVar
+
+from msgspec import Struct
 
 from l2rtui.domain.quantity import age
 from l2rtui.domain.sanitize import sanitize
@@ -23,8 +24,7 @@ _LEAST_CUT: Final = 8
 S = TypeVar("S")
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """Row of a table.
 
     Attributes:

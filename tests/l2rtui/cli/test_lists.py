@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import io
 import json
 import os
 import re
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.backends.fake import FakeBackend, demo_cluster
 from l2rtui.cli import main as entry
@@ -172,7 +173,7 @@ def test_ready_is_measured_by_the_replicas_that_the_spec_wants(capsys, monkeypat
             for uid, pod in snapshot.pods.items()
             if pod.name != "racing-sac-s0-w-3"
         }
-        return replace(snapshot, pods=pods)
+        return dataclasses.replace(snapshot, pods=pods)
 
     monkeypatch.setattr(FakeBackend, "snapshot", refused)
     assert entry.main(["runs", "racing-sac"]) == 0
@@ -188,7 +189,7 @@ def test_lists_name_the_namespace_where_it_differs(capsys, monkeypatch):
         snapshot = await whole(self)
         pods = {uid: replace(pod, namespace="lab" if pod.run else "lab3") for uid, pod in snapshot.pods.items()}
         runs = {uid: replace(run, namespace="lab") for uid, run in snapshot.runs.items()}
-        return replace(snapshot, pods=pods, runs=runs)
+        return dataclasses.replace(snapshot, pods=pods, runs=runs)
 
     monkeypatch.setattr(FakeBackend, "snapshot", in_two)
     tables = {}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.cli.main import main
 from l2rtui.domain.history import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from types import MappingProxyType
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from l2rtui.domain.change import (
     NodeChanged,
@@ -99,12 +100,12 @@ def test_the_ledger_of_a_changed_snapshot_is_the_one_that_would_be_built_anew():
     for changes in steps:  # the ledgers in between are not needed
         snapshot = apply(snapshot, changes)
     assert snapshot.ledger.nodes["b"] is untouched
-    assert dict(snapshot.ledger.slots) == dict(replace(snapshot, basis=None).ledger.slots)
+    assert dict(snapshot.ledger.slots) == dict(dataclasses.replace(snapshot, basis=None).ledger.slots)
     moved = apply(snapshot, [PodChanged(_holding("q", "a", 1))])
-    assert dict(moved.ledger.slots) == dict(replace(moved, basis=None).ledger.slots)
+    assert dict(moved.ledger.slots) == dict(dataclasses.replace(moved, basis=None).ledger.slots)
     gone = apply(moved, [NodeGone("a")])
-    assert dict(gone.ledger.slots) == dict(replace(gone, basis=None).ledger.slots)
-    assert gone.ledger.problems == replace(gone, basis=None).ledger.problems
+    assert dict(gone.ledger.slots) == dict(dataclasses.replace(gone, basis=None).ledger.slots)
+    assert gone.ledger.problems == dataclasses.replace(gone, basis=None).ledger.problems
 
 
 def test_what_moves_no_slot_leaves_the_ledger_as_it_is():
@@ -127,7 +128,7 @@ def test_what_moves_no_slot_leaves_the_ledger_as_it_is():
     ):
         third = apply(second, large)
         assert third.ledger is not known
-        assert third.ledger == replace(third, basis=None).ledger
+        assert third.ledger == dataclasses.replace(third, basis=None).ledger
 
 
 def test_nodes_stand_in_the_order_in_which_people_count():

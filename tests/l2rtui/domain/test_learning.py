@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from itertools import cycle, pairwise
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.domain.metrics import (
     MOST_PEERS,

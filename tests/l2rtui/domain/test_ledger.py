@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from l2rtui.domain.ledger import Basis, Count, DeviceUsage, Holder, Ledger, NodeLedger, SlotState, build_ledger
 from l2rtui.domain.node import CPU, Gpu, Node, Resource, SlotId, SlotReservation

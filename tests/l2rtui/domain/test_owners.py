@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
 
@@ -102,7 +102,7 @@ def test_a_held_gpu_that_does_nothing_for_long_is_idle_until_it_works_or_changes
     # Free GPUs are not idle holders, and without a figure a GPU's state is unknown. So is the idle time before the
     # first look.
     assert dict(idle.long_idle(1000.0 + LONG_SECONDS)) == {("n", 0): IdleTime(LONG_SECONDS, is_least=True)}
-    other = replace(resting, pods={"s": pod("s", 0)})
+    other = dataclasses.replace(resting, pods={"s": pod("s", 0)})
     idle.take(other, 2000.0)
     assert not idle.long_idle(2000.0 + LONG_SECONDS - 1)
     assert dict(idle.long_idle(2000.0 + LONG_SECONDS)) == {("n", 0): IdleTime(LONG_SECONDS)}
@@ -138,7 +138,7 @@ def test_a_look_goes_on_from_the_one_before():
     later.take(resting, 1000.0 + LONG_SECONDS)
     assert later.long_idle(1000.0 + LONG_SECONDS, 60.0) == {("n", 0): IdleTime(LONG_SECONDS, is_least=True)}
     other = IdleGpus(first.spans)
-    other.take(replace(resting, pods={"q": pod("q", 0)}), 2000.0)
+    other.take(dataclasses.replace(resting, pods={"q": pod("q", 0)}), 2000.0)
     assert not other.long_idle(2000.0)
     gone = IdleGpus(first.spans)
     gone.take(cluster(nodes=[node(name="m")]), 2000.0)

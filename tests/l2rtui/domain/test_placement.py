@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from l2rtui.domain.containers import Binding, LabelRule, PodSettings, Scheduling, Toleration
 from l2rtui.domain.ledger import DeviceUsage, Holder, SlotState, build_ledger

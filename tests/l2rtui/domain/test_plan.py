@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.domain.containers import Binding, PodSettings
 from l2rtui.domain.ledger import DeviceUsage, build_ledger

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.domain.containers import Binding, PodSettings
 from l2rtui.domain.ledger import DeviceUsage
@@ -47,7 +48,7 @@ def test_a_plan_in_order_is_said_to_be():
 
 
 def test_where_no_room_is_found_what_cannot_be_seen_is_said():
-    blind = replace(cluster(), problems=("Nodes are known only from their pods.",))
+    blind = dataclasses.replace(cluster(), problems=("Nodes are known only from their pods.",))
     said = "not all can be seen: Nodes are known only from their pods"
     assert sentences(judge([spec(replicas=9)], blind), Severity.WARNING) == [said]
     assert sentences(judge([spec()], blind), Severity.WARNING) == []

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from l2rtui.domain.containers import Binding, PodSettings
 from l2rtui.domain.ledger import DeviceUsage, Holder, build_ledger

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.domain.curves.chart import RETURN, SeedCurve
 from l2rtui.domain.curves.run_curve import CurveRecord, RunCurve

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.domain import reservations as rules
 from l2rtui.domain.change import NodeChanged, apply

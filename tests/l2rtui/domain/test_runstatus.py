@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.domain.runstatus import NO_REPORTS, Learning, learning_state, lost_pod, replicas_of_run, run_status
 from l2rtui.domain.snapshot import PodView, RunView, SetView

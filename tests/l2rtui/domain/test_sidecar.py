@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.domain.containers import Mount, PodSettings
 from l2rtui.domain.sidecar import LAB_PORTS, Sidecar, sidecar_of, socket_problem

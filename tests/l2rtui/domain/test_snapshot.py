@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.domain.ledger import DeviceUsage, SlotState
 from l2rtui.domain.node import Gpu, GpuShare, GpuUse, Node, SlotId

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import boto3
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.cloud.artifacts import Artifacts

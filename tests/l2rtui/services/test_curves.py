@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from contextlib import aclosing
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.domain.curves.run_curve import Axis
@@ -165,7 +166,7 @@ async def test_a_command_gets_the_complete_curve_and_an_empty_one_of_a_run_that_
     seed = await curves.seed_curve(backend, snapshot, replace(run, seed=3))
     assert (seed.name, seed.seed, seed.curve.num_records) == (run.name, 3, 1)
     (tmp_path / "metrics.jsonl").unlink()
-    gone = replace(snapshot, pods={})
+    gone = dataclasses.replace(snapshot, pods={})
     assert (await curves.seed_curve(backend, gone, run)).curve.num_records == 0
 
 

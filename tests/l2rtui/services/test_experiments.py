@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.domain.status import Phase
@@ -60,7 +61,7 @@ async def test_a_learner_that_is_over_gives_its_last_return(backend):
         uid: replace(pod, phase=Phase.SUCCEEDED, ready=False) if pod.role is Role.LEARNER else pod
         for uid, pod in snapshot.pods.items()
     }
-    over = replace(snapshot, pods=pods)
+    over = dataclasses.replace(snapshot, pods=pods)
     runs = tuple(over.runs.values())
     summaries = await experiments(reader(backend), over, runs, backend.now())
     assert all(summary.mean_return is not None and summary.done == summary.runs for summary in summaries)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.backends.common.refusals import SlotTakenError
 from l2rtui.backends.fake import FakeBackend

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.domain.runstatus import Learning
@@ -108,7 +109,7 @@ async def test_a_learner_that_was_replaced_begins_anew(backend):
     old = next(pod for pod in snapshot.pods_of(run.name) if pod.role is Role.LEARNER)
     new = replace(old, uid="new", started=backend.now() - 10.0)
     pods = {uid: pod for uid, pod in snapshot.pods.items() if pod is not old} | {new.uid: new}
-    after = (await reader.look(replace(snapshot, pods=pods), [run], backend.now()))[run.uid].metrics
+    after = (await reader.look(dataclasses.replace(snapshot, pods=pods), [run], backend.now()))[run.uid].metrics
     assert after.env_steps < before.env_steps
     assert len(after.returns) < len(before.returns)
 

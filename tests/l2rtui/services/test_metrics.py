@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -171,7 +171,7 @@ async def test_a_run_without_a_learner_has_no_metrics():
     snapshot = await backend.snapshot()
     pods = {uid: pod for uid, pod in snapshot.pods.items() if pod.role is not Role.LEARNER}
     with pytest.raises(NotFoundError, match="has no learner"):
-        metrics.learner_of(replace(snapshot, pods=pods), next(iter(snapshot.runs.values())).name)
+        metrics.learner_of(dataclasses.replace(snapshot, pods=pods), next(iter(snapshot.runs.values())).name)
 
 
 def test_peers_stay_as_they_were_named_until_they_are_named_again():

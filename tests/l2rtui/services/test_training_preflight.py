@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.domain.node import Gpu, GpuUse, Node
 from l2rtui.domain.placement import place

@@ -7,8 +7,8 @@ import traceback
 import unicodedata
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 
+from msgspec.structs import replace
 from textual import events
 from textual.pilot import Pilot
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from l2rtui.domain.change import apply, difference
 from l2rtui.domain.ledger import DeviceUsage
@@ -70,7 +72,7 @@ class World:
 
     # --- parts -------------------------------------------------------------------------------------------------
     def _show(self, **parts: object) -> None:
-        newest = replace(self.snapshot, basis=None, **parts)  # type: ignore[arg-type]
+        newest = dataclasses.replace(self.snapshot, basis=None, **parts)  # type: ignore[arg-type]
         self.snapshot = apply(self.snapshot, difference(self.snapshot, newest))
 
     def _pick(self, rows: dict[str, object]) -> str | None:

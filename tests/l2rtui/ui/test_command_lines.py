@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from random import Random
@@ -14,6 +15,7 @@ from typing import TypeVar
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from l2rtui.backends.composed.member import QualifiedRows
 from l2rtui.backends.fake import FakeBackend
@@ -237,7 +239,7 @@ def test_the_line_of_a_relaunch_means_the_runs_and_slots_of_the_dialog(rng: Rand
             has_slots = run.set_named(pod.set_name).takes_slots and rng.random() < 0.8
             devices = (DeviceUsage(number, 0), DeviceUsage(number, 1)) if has_slots else ()
             pods[pod.uid] = replace(pod, node=node, devices=devices)
-    snapshot = replace(place.snapshot, pods=pods)
+    snapshot = dataclasses.replace(place.snapshot, pods=pods)
     runs = some(rng, snapshot.runs.values(), 1, 3)
     question = relaunch_question(place.ctx, runs, snapshot)
     destroyed, launched = set(), {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from l2rtui.domain.metrics import PodMetrics, RunMetrics
 from l2rtui.domain.workload import Role

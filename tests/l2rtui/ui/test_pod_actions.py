@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.config import user_name

@@ -6,10 +6,10 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.domain.log import LogLine
 from l2rtui.domain.metrics import PodMetrics

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from itertools import compress
 
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.ledger import DeviceUsage

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from textual.app import App, ComposeResult
 from textual.color import Color
 
@@ -118,7 +119,7 @@ def test_the_legend_cuts_no_number_and_counts_the_runs_that_it_leaves_out(demo, 
 def test_the_legend_cuts_a_name_before_it_names_no_run(demo):
     runs = {uid: replace(run, name=f"drift-impala-{run.seed}") for uid, run in demo.runs.items()}
     pods = {uid: replace(pod, run=pod.run and f"drift-impala-{pod.seed}") for uid, pod in demo.pods.items()}
-    snapshot = replace(demo, runs=runs, pods=pods)
+    snapshot = dataclasses.replace(demo, runs=runs, pods=pods)
     legends = {width: read(lay_out(snapshot, width).legend).rstrip() for width in range(40, 130)}
     shortest = "B drift… 15   "
     unnamed = [width for width, legend in legends.items() if legend.startswith("+2 runs")]

@@ -6,9 +6,9 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from runtime.base import alert_delivery
 from runtime.base.alert_delivery import MAX_QUEUED, AlertSender, DeliveryError, Sender, deliver

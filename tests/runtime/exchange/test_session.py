@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from runtime.base.contract import PROTOCOL_VERSION
 from runtime.exchange.machines.events import Arrived, Keep, Saved, Send, Ticked

@@ -6,10 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from runtime.base import contract
 from runtime.base.errors import SetupError

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.actions import slot_leases
@@ -24,8 +25,7 @@ from l2rtui.domain.snapshot import RunView
 _KINDS = ("Pod", "ReplicaSet", "Job", "StatefulSet", "Service", "Secret", "PersistentVolumeClaim", "NetworkPolicy")
 
 
-@dataclass(frozen=True, slots=True)
-class _Listed:
+class _Listed(Struct, frozen=True):
     """One object from the list."""
 
     kind: str

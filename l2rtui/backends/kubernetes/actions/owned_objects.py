@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec import Struct
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.backoff import RetryPauses
@@ -41,8 +42,7 @@ _FIRST_PAUSE_SECONDS = 0.1
 _AT_ONCE = 6
 
 
-@dataclass(frozen=True, slots=True)
-class OwnedObject:
+class OwnedObject(Struct, frozen=True):
     """One object of a run from the latest count; a pod also has its decoded struct."""
 
     kind: str

@@ -16,9 +16,10 @@ import asyncio
 import json
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
+
+from msgspec import Struct
 
 from l2rtui.backends.common.refusals import SlotTakenError
 from l2rtui.backends.kubernetes import labels
@@ -49,8 +50,7 @@ Claims = dict[str, dict[str, Any]]
 Edit = Callable[[Claims], Awaitable[Claims]]
 
 
-@dataclass(frozen=True, slots=True)
-class Claimant:
+class Claimant(Struct, frozen=True):
     """One launch of a run as the holder of claims; the run's namespace may differ from the Lease's.
 
     Attributes:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from l2rtui.backends.common import workdirs as stored
 from l2rtui.backends.kubernetes.actions.run_object import owner_reference

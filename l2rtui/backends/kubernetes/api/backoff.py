@@ -11,12 +11,12 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from enum import Enum
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+
+class Timing(Struct, frozen=True):
     """Timeouts and pauses of the watches, in seconds; tests shrink them together.
 
     Attributes:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from l2rtui.backends.kubernetes.api.structs import (
     KubeObject,
@@ -34,8 +34,7 @@ _MAX_TYPED_PAGE_BYTES = 4 << 20
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 
-@dataclass(frozen=True, slots=True)
-class UndecodedObject:
+class UndecodedObject(Struct, frozen=True):
     """An object that cannot be decoded, except for its metadata and the node of a bound pod."""
 
     metadata: ObjectMeta
@@ -43,31 +42,27 @@ class UndecodedObject:
     node: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Upsert(Generic[T]):
+class Upsert(Struct, Generic[T], frozen=True):
     """An object was added or modified (ADDED, MODIFIED), with its new state."""
 
     item: T | UndecodedObject
     meta: ObjectMeta
 
 
-@dataclass(frozen=True, slots=True)
-class Deletion:
+class Deletion(Struct, frozen=True):
     """An object was deleted (DELETED), with its last metadata."""
 
     meta: ObjectMeta
 
 
-@dataclass(frozen=True, slots=True)
-class Bookmark:
+class Bookmark(Struct, frozen=True):
     """All events up to this revision have been sent (BOOKMARK); ``is_end_of_initial`` ends a streamed list."""
 
     revision: str
     is_end_of_initial: bool
 
 
-@dataclass(frozen=True, slots=True)
-class WatchFailure:
+class WatchFailure(Struct, frozen=True):
     """The server ended the watch with an error (ERROR)."""
 
     code: int
@@ -75,8 +70,7 @@ class WatchFailure:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class GarbledLine:
+class GarbledLine(Struct, frozen=True):
     """A line that is not a watch event."""
 
     error: str
@@ -85,8 +79,7 @@ class GarbledLine:
 DecodedEvent = Upsert[T] | Deletion | Bookmark | WatchFailure | GarbledLine
 
 
-@dataclass(frozen=True, slots=True)
-class ListPage(Generic[T]):
+class ListPage(Struct, Generic[T], frozen=True):
     """One page of a list; ``lost`` counts items of which not even the metadata can be decoded."""
 
     items: tuple[T | UndecodedObject, ...]

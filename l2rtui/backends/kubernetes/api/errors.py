@@ -7,8 +7,9 @@ The server's text is raw: screens and the command line sanitise it before displa
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from l2rtui.errors import BackendError
 from runtime.base import bounded_json
@@ -152,8 +153,7 @@ class ApiError(BackendError):
         return self.reason == _REFUSED
 
 
-@dataclass(frozen=True, slots=True)
-class RequestInfo:
+class RequestInfo(Struct, frozen=True):
     """Method and path of a request, for messages."""
 
     method: str

@@ -15,12 +15,16 @@ library passes a test, our replacement for that item can be removed.
 from __future__ import annotations
 
 import base64
+import dataclasses
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from l2rtui.errors import ConfigError
 
@@ -34,8 +38,7 @@ _EXTRA_SAFE = "!#$&'*+^`|"
 """Characters of an HTTP field name besides letters, digits and ``-._~`` (RFC 9110, 5.6.2); others are encoded."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExecPlugin:
+class ExecPlugin(Struct, frozen=True):
     """Credential plugin, as ``users[].user.exec`` describes it."""
 
     command: str
@@ -87,8 +90,7 @@ class User:
     impersonate: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(Struct, frozen=True):
     """Server, TLS settings and user of one context.
 
     Attributes:
@@ -151,7 +153,7 @@ def impersonating(access: Access, user: str = "", groups: tuple[str, ...] = ()) 
     pairs = [*([(_AS_USER, user)] if user else []), *((_AS_GROUP, group) for group in groups), *rest]
     if pairs and _AS_USER not in dict(pairs):
         raise ConfigError("There are groups to act in, and no user to act as.", "Add `--as USER`.")
-    return replace(access, user=replace(access.user, impersonate=_checked_headers(pairs)))
+    return replace(access, user=dataclasses.replace(access.user, impersonate=_checked_headers(pairs)))
 
 
 def context_names(
@@ -377,7 +379,7 @@ def _exec(user: _Entry) -> ExecPlugin | None:
     body = user.body.get("exec")
     if not isinstance(body, dict):
         return None
-    entry = replace(user, body=body)
+    entry = dataclasses.replace(user, body=body)
     command = entry.text("command")
     if not command:
         raise ConfigError(f"A user in {user.source} has an exec plugin without a command.")
@@ -428,7 +430,7 @@ def _in_cluster(environ: Mapping[str, str], folder: Path | None = None) -> Acces
     if not host or not (folder / "token").is_file():
         return None
     # The path, not the token: the kubelet replaces a projected token before it expires (1 h by default).
-    user = replace(User("service account"), token_file=str(folder / "token"))
+    user = dataclasses.replace(User("service account"), token_file=str(folder / "token"))
     ca = folder / "ca.crt"
     namespace = folder / "namespace"
     # An IPv6 address needs brackets in a URL (RFC 3986, 3.2.2).

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from l2rtui.backends.kubernetes.api.client import PAGE, Api
 from l2rtui.backends.kubernetes.api.decode import UNDECODABLE, Decoder, ListPage, UndecodedObject
@@ -21,8 +21,7 @@ _MAX_PENDING = 2
 """Number of pages in transfer or being decoded; a third would only occupy memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(Struct, frozen=True):
     """Selection of objects of one kind: one namespace or all (None), and selectors in kubectl's syntax.
 
     Attributes:

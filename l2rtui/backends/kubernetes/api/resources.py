@@ -8,15 +8,16 @@ whose version differs between servers (resource claims) is applied.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 _OLDEST: Final = "1.20"
 
 
-@dataclass(frozen=True, slots=True)
-class KindPath:
+class KindPath(Struct, frozen=True):
     """REST path of one kind.
 
     Attributes:

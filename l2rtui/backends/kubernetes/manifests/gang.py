@@ -11,8 +11,9 @@ kubernetes-sigs/scheduler-plugins, pkg/coscheduling; jobset.sigs.k8s.io, API ref
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.domain.plan import RunPlan
@@ -36,8 +37,7 @@ _SCHEDULERS: Final = {
 _POD_GROUPS: Final = {QueueSystem.VOLCANO: "v1beta1", QueueSystem.COSCHEDULING: "v1alpha1"}
 
 
-@dataclass(frozen=True, slots=True)
-class GangFields:
+class GangFields(Struct, frozen=True):
     """Fields that every pod of a run gets; empty for a run without a queue."""
 
     labels: Mapping[str, str] = field(default_factory=dict)

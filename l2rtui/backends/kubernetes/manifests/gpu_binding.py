@@ -19,9 +19,10 @@ k8s.io/api.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from l2rtui.backends.kubernetes.extended_resources import SHARED, WHOLE
 from l2rtui.backends.kubernetes.labels import HAMI_GPU_UUID, slot_lease
@@ -49,8 +50,7 @@ class CudaIndex(StrEnum):
     ZERO = "zero"
 
 
-@dataclass(frozen=True, slots=True)
-class GpuBinding:
+class GpuBinding(Struct, frozen=True):
     """Additions of a binding mode to a pod.
 
     Attributes:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from l2rtui.backends.common.run_variables import has_peers, joined_variables, peer_variables, watch_variables
 from l2rtui.backends.kubernetes import labels
@@ -50,8 +51,7 @@ _SUPERVISOR_SECONDS: Final = 2
 _HOME: Final = "/tmp"  # noqa: S108  (the container's own, an emptyDir)
 
 
-@dataclass(frozen=True, slots=True)
-class ServerFacts:
+class ServerFacts(Struct, frozen=True):
     """Facts about a cluster that manifests depend on.
 
     Attributes:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.resources import KINDS
@@ -52,8 +53,7 @@ _GROUP: Final = "rbac.authorization.k8s.io"
 _VERBS: Final = ("get", "list", "watch", "create", "patch", "update", "delete")
 
 
-@dataclass(frozen=True, slots=True)
-class _Grant:
+class _Grant(Struct, frozen=True):
     """All permissions of a Role on one resource.
 
     Attributes:

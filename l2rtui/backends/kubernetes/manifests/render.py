@@ -12,10 +12,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from l2rtui.backends.common.run_variables import backstop_seconds
 from l2rtui.backends.kubernetes import labels
@@ -37,8 +38,7 @@ behind.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """The replicas of one set on one device: one controller.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from l2rtui.backends.kubernetes.api.structs import ContainerStatus, PodStruct, Terminated, epoch
 from l2rtui.domain.status import Phase, exit_text
@@ -11,8 +11,7 @@ _PLAIN = ("Completed", "Error", "")
 """Reasons that add nothing to the exit code."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerProcess:
+class ContainerProcess(Struct, frozen=True):
     """The newest process of a container.
 
     Attributes:

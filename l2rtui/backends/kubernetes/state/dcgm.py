@@ -13,8 +13,10 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
@@ -50,8 +52,7 @@ _AT_ONCE = 16
 _IDLE_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class GpuSample:
+class GpuSample(Struct, frozen=True):
     """Measurement of one GPU.
 
     Attributes:

@@ -21,9 +21,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.structs import Container, EnvVar, PodStruct, Quantities
@@ -32,7 +34,6 @@ from l2rtui.backends.kubernetes.state.node_devices import NodeDevices, quantity
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import device_index, device_name
 from l2rtui.domain.quantity import whole_number
-from l2rtui.domain.rows import row
 
 NVIDIA = "NVIDIA_VISIBLE_DEVICES"
 CUDA = "CUDA_VISIBLE_DEVICES"
@@ -62,8 +63,7 @@ ConfigMaps = Mapping[tuple[str, str], Mapping[str, str] | None]
 """ConfigMaps by namespace and name, as far as they were read; None for an unreadable one."""
 
 
-@row(frozen=True, slots=True)
-class PodGpuUsage:
+class PodGpuUsage(Struct, frozen=True):
     """GPU usage of a pod, and its inconsistencies as sentences without the pod's name.
 
     Attributes:
@@ -80,8 +80,7 @@ class PodGpuUsage:
 NO_GPU_USAGE = PodGpuUsage()
 
 
-@dataclass(frozen=True, slots=True)
-class _Pin:
+class _Pin(Struct, frozen=True):
     """Value of one variable; ``tokens`` are indices and UUIDs as written."""
 
     is_set: bool = False

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
+from msgspec import Struct
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.structs import NodeStruct, ObjectMeta, Quantities
@@ -30,12 +32,11 @@ MOST_GPUS = 64
 _MOST_SLOTS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class SlotRule:
+class SlotRule(Struct, frozen=True):
     """Rule for the number of slots of a device; see the settings of the same names."""
 
     per_gpu: int = 4
-    by_product: Mapping[str, int] = field(default_factory=dict)
+    by_product: Mapping[str, int] = msgspec.field(default_factory=dict)
     per_core: int = 8
     most_on_cpu: int = 64
 
@@ -47,8 +48,7 @@ class SlotRule:
         return cls(settings.slots_per_gpu, by_product, settings.slots_per_core, settings.max_cpu_slots)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeDevices:
+class NodeDevices(Struct, frozen=True):
     """Devices of a node, used to interpret the GPU usage of its pods.
 
     Attributes:
@@ -61,15 +61,10 @@ class NodeDevices:
 
     node: str
     gpus: tuple[Gpu, ...]
-    uuids: Mapping[str, int] = field(default_factory=dict)
+    uuids: Mapping[str, int] = msgspec.field(default_factory=dict)
     counts_shares: bool = False
     cpu: Gpu | None = None
     resources: tuple[Resource, ...] = ()
-    num_nvidia: int = field(init=False, repr=False, compare=False)
-    """Number of ``nvidia``; it is read for every pod."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "num_nvidia", len(self.nvidia))
 
     @property
     def has_gpus(self) -> bool:
@@ -84,6 +79,11 @@ class NodeDevices:
     def nvidia(self) -> tuple[Gpu, ...]:
         """The GPUs that variables can name, or the single cpu device."""
         return tuple(gpu for gpu in self.gpus if not gpu.resource)
+
+    @property
+    def num_nvidia(self) -> int:
+        """Number of ``nvidia``."""
+        return sum(1 for gpu in self.gpus if not gpu.resource)
 
     @property
     def plugin_only(self) -> frozenset[str]:

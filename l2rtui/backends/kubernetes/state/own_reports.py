@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
@@ -28,8 +30,7 @@ _HEAD_BYTES: Final = 64 * 1024
 _AT_ONCE: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerState:
+class WorkerState(Struct, frozen=True):
     """One worker of a pod; ``state`` is ``running``, ``waiting`` or ``ended``."""
 
     state: str
@@ -38,8 +39,7 @@ class WorkerState:
     started: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PodReport:
+class PodReport(Struct, frozen=True):
     """Newest report of a pod: UUIDs of its GPUs, and its workers by number."""
 
     uuids: tuple[str, ...] = ()

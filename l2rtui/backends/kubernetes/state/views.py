@@ -9,10 +9,10 @@ longer uses a slot from then on.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.decode import UndecodedObject
@@ -321,8 +321,7 @@ def _number(text: str) -> int:
     return (whole_number(text) or 0) if text else 0  # nearly no pod of a cluster has one
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedReplica:
+class PlannedReplica(Struct, frozen=True):
     """Replica of the plan.
 
     Attributes:

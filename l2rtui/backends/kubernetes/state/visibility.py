@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.client import Api
@@ -22,8 +24,7 @@ _OWN_KINDS: Final = ("ReplicaSet", "StatefulSet", "Job", "ConfigMap")
 _MOST_NAMED = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Visibility:
+class Visibility(Struct, frozen=True):
     """Namespaces and kinds that the user may list.
 
     Attributes:

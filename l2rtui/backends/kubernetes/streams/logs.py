@@ -14,7 +14,10 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from l2rtui.backends.common.log_merge import SEAM, LineSplitter, merge_streams
 from l2rtui.backends.kubernetes.api.backoff import RetryPauses
@@ -142,8 +145,7 @@ class Cursor:
             self.floor = max(self.floor, self._recent[0])
 
 
-@dataclass(frozen=True, slots=True)
-class LogTiming:
+class LogTiming(Struct, frozen=True):
     """Timeouts and pauses of log streams; tests shorten them.
 
     Attributes:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from l2rtui.backends.common.run_variables import backstop_seconds
 from l2rtui.backends.local.state_files import RunRecord, RunStatus
@@ -13,8 +14,7 @@ from runtime.base.limits import ENDED_BY, Limits, deadline_label
 from runtime.base.metrics import parse_record, text
 
 
-@dataclass(frozen=True, slots=True)
-class Backstop:
+class Backstop(Struct, frozen=True):
     """Deadline by ``time.monotonic()``, and its text.
 
     Attributes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from l2rtui.domain.status import Level
 from l2rtui.ui.text import GLYPHS, Span, TextStyle, count, shorten
@@ -16,8 +17,7 @@ _ROOMY: Final = 9
 _SUFFIXES: Final = ("", "k", "M", "G")
 
 
-@dataclass(frozen=True, slots=True)
-class RunFigure:
+class RunFigure(Struct, frozen=True):
     """Speed of a run.
 
     Attributes:
@@ -34,8 +34,7 @@ class RunFigure:
     devices: frozenset[tuple[str, int]] = frozenset()
 
 
-@dataclass(frozen=True)
-class GridFigures:
+class GridFigures(Struct, frozen=True):
     """Figures that change while no slot moves.
 
     Attributes:

@@ -9,9 +9,11 @@ possible.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from typing import Final, NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from l2rtui.domain.node import CPU, Gpu, Node, SlotId
 from l2rtui.domain.sanitize import sanitize
@@ -72,15 +74,13 @@ class Part(NamedTuple):
     pitch: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class OverviewLine:
+class OverviewLine(Struct, frozen=True):
     """Several nodes on one line; of a node with many devices only some."""
 
     nodes: tuple[tuple[str, bool, tuple[Gpu, ...]], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeLine:
+class NodeLine(Struct, frozen=True):
     """Devices of one node side by side."""
 
     node: str
@@ -91,15 +91,13 @@ class NodeLine:
     gap: int = 2
 
 
-@dataclass(frozen=True, slots=True)
-class TileHead:
+class TileHead(Struct, frozen=True):
     """The node that the tiles below belong to."""
 
     node: str
 
 
-@dataclass(frozen=True, slots=True)
-class TileLine:
+class TileLine(Struct, frozen=True):
     """One line of tiles side by side."""
 
     node: str
@@ -110,8 +108,7 @@ class TileLine:
 Row = OverviewLine | NodeLine | TileHead | TileLine
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """Positions of all nodes, devices and slots; constant while nodes, width and level are.
 
     Attributes:

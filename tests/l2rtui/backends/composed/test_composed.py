@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import replace
 from functools import partial
 
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.backends.common.liveness import LivenessTiming
 from l2rtui.backends.composed.member import QualifiedRows, short_names

@@ -9,9 +9,9 @@ import fcntl
 import os
 import time
 from contextlib import aclosing
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.backends.common.liveness import LivenessTiming
 from l2rtui.backends.docker import containers, labels

@@ -9,11 +9,11 @@ import io
 import json
 import os
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.backends.common.nvml import GpuProcess, GpuReport
 from l2rtui.backends.docker import container_config, node_info, preflight, views

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.backends.kubernetes.actions import pod_checks
 from l2rtui.backends.kubernetes.manifests import pod_patch, render

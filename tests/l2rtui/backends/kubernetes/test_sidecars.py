@@ -6,9 +6,9 @@ import os
 import signal
 import subprocess
 import time
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.backends.kubernetes.manifests import render, sidecars
 from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts

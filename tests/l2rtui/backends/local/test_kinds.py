@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import socket
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.config import Settings
 from l2rtui.domain.containers import Mount, PodSettings

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.backends.local.state_files import DesiredPod, ProcessIdentity, RunRecord, RunStatus
 from l2rtui.backends.local.supervision.limit_backstop import Backstop, backstop_of, end_reason

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import stat
 from contextlib import aclosing
-from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.backends.recorded.backend import ReplayBackend

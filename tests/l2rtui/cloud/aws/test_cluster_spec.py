@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from l2rtui.backends.kubernetes.api.exec_credentials import EksSource, plugin_source
 from l2rtui.backends.kubernetes.api.kubeconfig import load_access

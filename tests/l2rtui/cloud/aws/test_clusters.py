@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.cloud.aws import clusters
 from l2rtui.cloud.aws.clients import Cloud, CloudError

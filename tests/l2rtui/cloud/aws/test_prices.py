@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import boto3
 import pytest
 from botocore.stub import Stubber
+from msgspec.structs import replace
 
 from l2rtui.cloud.aws import price_list, prices
 from l2rtui.cloud.aws.clients import Cloud

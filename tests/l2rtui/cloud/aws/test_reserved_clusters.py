@@ -7,11 +7,11 @@ validator. It skips resources of EKS in templates: those templates are checked b
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 from botocore.stub import Stubber
+from msgspec.structs import replace
 
 from l2rtui.cloud.aws import clusters, reservations, stacks, templates
 from l2rtui.cloud.aws.clients import CloudError

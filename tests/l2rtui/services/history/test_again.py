@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.domain.history import HistoryEntry, HistoryRecord, LaunchFacts
 from l2rtui.domain.preflight import Severity

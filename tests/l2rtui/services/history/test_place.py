@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
 
 import boto3
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.backends.queue_store import QueueStore

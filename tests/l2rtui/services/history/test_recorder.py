@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.domain.containers import PodSettings

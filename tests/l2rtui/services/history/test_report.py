@@ -4,9 +4,8 @@ answer.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.backends.registry import make_backend
 from l2rtui.config import Settings

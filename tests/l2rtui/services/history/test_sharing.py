@@ -6,9 +6,9 @@ import base64
 import gzip
 import json
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.backends.base import RunPlace
 from l2rtui.backends.kubernetes import labels

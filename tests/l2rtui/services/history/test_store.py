@@ -6,9 +6,9 @@ import os
 import sqlite3
 import threading
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.domain.history import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome, SourceState
 from l2rtui.errors import NotFoundError

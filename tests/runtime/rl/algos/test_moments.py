@@ -5,7 +5,6 @@ resume.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -14,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from runtime.rl.algos.actor import ActorShape, NumpyActor
 from runtime.rl.algos.configs import ImpalaConfig, PPOConfig, SACConfig

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.backends.kubernetes.actions import destroy as destroying
 from l2rtui.backends.kubernetes.actions import launch as launching

@@ -9,10 +9,10 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import replace
 from typing import Any, Final
 
 from aiohttp import web
+from msgspec.structs import replace
 
 from l2rtui.backends.common import workdirs
 from l2rtui.backends.kubernetes import labels

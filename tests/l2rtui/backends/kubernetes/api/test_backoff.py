@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.backends.kubernetes.api.backoff import BackOff, ProbeResult, ServerGate, Timing
 

@@ -6,10 +6,10 @@ import asyncio
 import socket
 import ssl
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.api.http import Connection

@@ -8,10 +8,10 @@ import itertools
 import json
 import sys
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
 from l2rtui.backends.kubernetes.api.backoff import ProbeResult, ServerGate, Timing
 from l2rtui.backends.kubernetes.api.list_pages import Scope
