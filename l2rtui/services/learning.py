@@ -1,6 +1,7 @@
 """State of the learning of runs, for verbs: from one look at their logs, or from several in sequence.
 
-Each log is a request per pod: the learners' are read first, those of workers only if they can explain a state.
+Each log is a request per pod: the learners' are read first, or the first of each set of a run without a learner;
+the others only if they can explain a state.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from msgspec import Struct
 from l2rtui.backends.base import Backend
 from l2rtui.domain.log import LogLine, LogQuery
 from l2rtui.domain.metrics import PodMetrics, RunBound, RunMetrics
-from l2rtui.domain.runstatus import LearningState, RunReports, learning_state
+from l2rtui.domain.runstatus import Learning, LearningState, RunReports, learning_state
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import Role
 from l2rtui.errors import L2RError
@@ -160,11 +161,16 @@ class _RunLook(Struct, frozen=True):
             records.learner_uid = "" if learner is None else learner.uid
         if learner is not None and (learner.ready or (with_ended and learner.phase.is_over)):
             await self._read_learner(learner)
-        state = learning_state(self.run, self.pods, records.reports(now), now)
-        if learner is not None and not state.is_worth_explaining:
-            return
         others = [pod for pod in self.pods if pod.role is not Role.LEARNER and pod.ready][:_MAX_PODS]
-        await asyncio.gather(*(self._read_pod(pod) for pod in others))
+        if learner is None:
+            # The pods of a set run one program: one that reports steps shows that the run goes on, and where the
+            # first writes no records, the others write none either.
+            firsts = {pod.set_name: pod for pod in reversed(others)}.values()
+            await asyncio.gather(*(self._read_pod(pod) for pod in firsts))
+            others = [pod for pod in others if pod not in firsts]
+        state = learning_state(self.run, self.pods, records.reports(now), now)
+        if state.is_worth_explaining if learner is not None else state.state is Learning.STALLED:
+            await asyncio.gather(*(self._read_pod(pod) for pod in others))
 
     async def _read_learner(self, pod: PodView) -> None:
         records = self.records

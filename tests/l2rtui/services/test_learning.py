@@ -10,8 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from l2rtui.backends.fake import FakeBackend
+from l2rtui.domain.log import LogLine
 from l2rtui.domain.runstatus import Learning
-from l2rtui.domain.workload import Role
+from l2rtui.domain.workload import Kind, Role
 from l2rtui.errors import BackendError
 from l2rtui.services import learning, pod_records
 from l2rtui.services.metrics import Series
@@ -134,3 +135,36 @@ def test_a_figure_that_was_a_number_and_is_null_is_not_finite():
 def test_a_process_that_counts_steps_reports_regularly(fields, has_steps):
     record = pod_records.read(json.dumps({"l2r": "elastic", "time": 1.0, **fields}, separators=(",", ":")))
     assert record.has_steps is has_steps
+
+
+@pytest.mark.parametrize(
+    ("ages", "state", "num_read"),
+    [
+        ([5.0, 900.0, 900.0], Learning.LIVE, 1),
+        ([900.0, 900.0, 5.0], Learning.LIVE, 3),
+        ([900.0, 900.0, 900.0], Learning.STALLED, 3),
+        ([None, 900.0, 900.0], Learning.LIVE, 1),  # a set whose first pod writes no records
+    ],
+)
+async def test_of_a_run_without_a_learner_further_logs_are_read_only_if_the_first_are_old(
+    backend, ages, state, num_read
+):
+    snapshot = await backend.snapshot()
+    (whole,) = snapshot.runs_matching("racing-sac-s0")
+    run = replace(whole, kind=Kind.ELASTIC)
+    worker = next(pod for pod in snapshot.pods_of(run.name) if pod.role is Role.WORKER and pod.ready)
+    members = [
+        replace(worker, uid=f"member-{rank}", name=f"member-{rank}", index=rank) for rank in range(len(ages))
+    ]
+    read = []
+
+    async def logs(pod, query):
+        read.append(pod.name)
+        if (age := ages[pod.index]) is not None:
+            record = {"l2r": "elastic", "time": backend.now() - age, "step": 3}
+            yield LogLine(backend.now() - age, pod.name, json.dumps(record, separators=(",", ":")))
+
+    backend.logs = logs
+    shown = dataclasses.replace(snapshot, runs={run.uid: run}, pods={pod.uid: pod for pod in members})
+    looked = await learning.run_learning(backend, shown, [run], backend.now())
+    assert (looked[run.uid].state.state, len(read)) == (state, num_read)
