@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
+_NAME = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
 MAX_BYTES = 512 << 10  # Kubernetes allows 1 MiB an object, and base64 adds a third
 REGISTRY_KEY = ".dockerconfigjson"
 
@@ -44,12 +44,12 @@ class Secret:
 
     def problem(self) -> str:
         """Return a sentence on the first invalid part, without any value; empty if the secret is valid."""
-        if not _NAME.fullmatch(self.name) or len(self.name) > 63:
+        if not re.fullmatch(_NAME, self.name) or len(self.name) > 63:
             return f"{self.name!r} is not a name: use lower-case letters, digits, '-' and '.'"
         if not self.values:
             return f"{self.name} would hold nothing"
         for key, value in self.values:
-            if self.kind is SecretKind.VARIABLES and not _VARIABLE.fullmatch(key):
+            if self.kind is SecretKind.VARIABLES and not re.fullmatch(_VARIABLE, key):
                 return f"{key!r} is not a variable name"
             if not value:
                 return f"{key} is empty"
@@ -96,14 +96,14 @@ SECRET_FORMS: Final = (
 )
 # The formats below are ambiguous: 40 characters may be an AWS secret key or a git revision. They count only under a
 # name that suggests a secret.
-_SECRET_NAMES = re.compile(
+_SUSPECT_NAMES = (
     r"(?i)(^|_|-|\.)(password|passwd|pass|pwd|secret|token|api_?key|access_?key|private_?key|credentials?)$|_KEY$"
 )
-_HARMLESS = re.compile(r"(?i)_(file|path|dir|name|url|id)$")
-_AWS_SECRET = re.compile(r"[A-Za-z0-9/+]{40}")
-_HEX = re.compile(r"[0-9a-f]{32,64}")
+_HARMLESS = r"(?i)_(file|path|dir|name|url|id)$"
+_AWS_FORM = r"[A-Za-z0-9/+]{40}"
+_HEX = r"[0-9a-f]{32,64}"
 # `$NAME`, `${NAME}`, `$(NAME)` and paths refer to a secret and do not contain one.
-_REFERENCE = re.compile(r"\$\{?[A-Za-z_][A-Za-z0-9_]*\}?|\$\([A-Za-z_][A-Za-z0-9_]*\)|/[\w./-]*")
+_REFERENCE = r"\$\{?[A-Za-z_][A-Za-z0-9_]*\}?|\$\([A-Za-z_][A-Za-z0-9_]*\)|/[\w./-]*"
 _NO_SECRETS = ("pull_secrets", "secrets", "secretName", "secretKeyRef", "imagePullSecrets")
 """Fields that name secrets but do not contain any."""
 _HIDDEN_WORDS: Final = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL")
@@ -146,11 +146,11 @@ def _kind_of(text: str, label: str) -> str:
     for pattern, what in SECRET_FORMS:
         if re.search(pattern, text):
             return what
-    if not _SECRET_NAMES.search(label) or _HARMLESS.search(label) or _REFERENCE.fullmatch(text):
+    if not re.search(_SUSPECT_NAMES, label) or re.search(_HARMLESS, label) or re.fullmatch(_REFERENCE, text):
         return ""
-    if _HEX.fullmatch(text):
+    if re.fullmatch(_HEX, text):
         return "a key of Weights & Biases" if "WANDB" in label.upper() else "a key"
-    if _AWS_SECRET.fullmatch(text):
+    if re.fullmatch(_AWS_FORM, text):
         return "an AWS secret key" if "AWS" in label.upper() else "a key"
     # Words such as `enabled` or `required` occur under such names too. To avoid those, a password of only
     # lower-case letters is missed.

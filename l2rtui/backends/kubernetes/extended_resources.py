@@ -21,24 +21,19 @@ from typing import Final
 WHOLE: Final = "nvidia.com/gpu"
 SHARED: Final = "nvidia.com/gpu.shared"
 MIG: Final = "nvidia.com/mig-"
-_OTHER: Final = re.compile(
-    r"amd\.com/(gpu|[a-z]+_nps\d)|gpu\.intel\.com/(i915|xe)|nvidia\.com/mig-[0-9a-z.+-]+|habana\.ai/gaudi"
+_OTHER: Final = (
+    r"(?i)amd\.com/(gpu|[a-z]+_nps\d)|gpu\.intel\.com/(i915|xe)|nvidia\.com/mig-[0-9a-z.+-]+|habana\.ai/gaudi"
     r"|google\.com/tpu|aws\.amazon\.com/neuron|huawei\.com/ascend[-0-9a-z]*|cambricon\.com/mlu[-.0-9a-z]*"
-    r"|hygon\.com/dcu(num)?|(metax-tech|mthreads|iluvatar)\.(com|ai)/v?gpu|kunlunxin\.com/xpu",
-    re.IGNORECASE,
+    r"|hygon\.com/dcu(num)?|(metax-tech|mthreads|iluvatar)\.(com|ai)/v?gpu|kunlunxin\.com/xpu"
 )
-_SHARES: Final = re.compile(
-    r"nvidia\.com/.*shared.*|volcano\.sh/(v?gpu-number)|4pd\.io/vgpu|k8s\.amazonaws\.com/vgpu|.*/vgpu",
-    re.IGNORECASE,
+_SHARES: Final = (
+    r"(?i)nvidia\.com/.*shared.*|volcano\.sh/(v?gpu-number)|4pd\.io/vgpu|k8s\.amazonaws\.com/vgpu|.*/vgpu"
 )
-_PARTS: Final = re.compile(
-    r"nvidia\.com/(gpumem|gpucores|gpumem-percentage|gpumem_percentage|priority)|volcano\.sh/v?gpu-\w+(-\w+)?"
-    r"|(aliyun\.com|tencent\.com|run\.ai|runai\.io|kai\.scheduler|amd\.com|gpu\.intel\.com)/.+|4pd\.io/vgpu-?\w+",
-    re.IGNORECASE,
+_PARTS: Final = (
+    r"(?i)nvidia\.com/(gpumem|gpucores|gpumem-percentage|gpumem_percentage|priority)|volcano\.sh/v?gpu-\w+(-\w+)?"
+    r"|(aliyun\.com|tencent\.com|run\.ai|runai\.io|kai\.scheduler|amd\.com|gpu\.intel\.com)/.+|4pd\.io/vgpu-?\w+"
 )
-_NETWORK: Final = re.compile(
-    r"(nvidia|amd)\.com/(.*[-_.])?(hostdev|rdma|sriov|roce|infiniband|ib|nic|mlnx\w*|vfs?)\b.*"
-)
+_NETWORK: Final = r"(nvidia|amd)\.com/(.*[-_.])?(hostdev|rdma|sriov|roce|infiniband|ib|nic|mlnx\w*|vfs?)\b.*"
 
 
 class Unit(Enum):
@@ -57,13 +52,13 @@ class Unit(Enum):
 @lru_cache(maxsize=1024)  # ten thousand pods request the same few
 def unit_of(name: str) -> Unit:
     """Return the meaning of one unit of a resource."""
-    if _NETWORK.fullmatch(name):
+    if re.fullmatch(_NETWORK, name):
         return Unit.NONE
-    if _OTHER.fullmatch(name):
+    if re.fullmatch(_OTHER, name):
         return Unit.PLUGIN
-    if _SHARES.fullmatch(name):
+    if re.fullmatch(_SHARES, name):
         return Unit.SHARE
-    if _PARTS.fullmatch(name):
+    if re.fullmatch(_PARTS, name):
         return Unit.PART
     return Unit.WHOLE if name.startswith("nvidia.com/") else Unit.NONE
 

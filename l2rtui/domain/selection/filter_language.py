@@ -28,9 +28,9 @@ Test = Callable[[Cells, str], bool]
 
 OF_GPU: Final = "gpu."
 """Prefix of the names of the columns that have a line for each GPU."""
-_PART = re.compile(r"(?P<column>[a-z][a-z0-9_/. -]*?)(?P<op>!=|>=|<=|!~|=|~|>|<)(?P<value>.*)")
-_NUMBER = re.compile(r"-?\d[\d,]*(\.\d+)?")
-_SPAN = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+_PART = r"(?P<column>[a-z][a-z0-9_/. -]*?)(?P<op>!=|>=|<=|!~|=|~|>|<)(?P<value>.*)"
+_NUMBER = r"-?\d[\d,]*(\.\d+)?"
+_SPAN = r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?"
 _SIZES: Final = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _ORDERS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     ">": operator.gt,
@@ -58,7 +58,7 @@ def compile_filter(text: str, columns: Sequence[str]) -> Test | None:
 
 
 def _is_of_gpu(part: str, columns: Sequence[str]) -> bool:
-    match = _PART.fullmatch(part)
+    match = re.fullmatch(_PART, part)
     number = _column(match["column"], columns) if match else None
     return number is not None and columns[number].startswith(OF_GPU)
 
@@ -82,7 +82,7 @@ def misread_columns(text: str, columns: Sequence[str]) -> str:
     Such a part is searched as a word: right for ``seed=3`` in a message, surprising after a typo.
     """
     for part in text.casefold().split():
-        match = _PART.fullmatch(part)
+        match = re.fullmatch(_PART, part)
         if match is None or _column(match["column"], columns) is not None:
             continue
         name = match["column"]
@@ -98,7 +98,7 @@ def misread_columns(text: str, columns: Sequence[str]) -> str:
 
 
 def _test(part: str, columns: Sequence[str]) -> Test:
-    match = _PART.fullmatch(part)
+    match = re.fullmatch(_PART, part)
     number = _column(match["column"], columns) if match else None
     if match is not None and number is not None:
         is_of_words = columns[number].startswith(OF_GPU)
@@ -139,7 +139,9 @@ def _same(cell: str, value: str, *, is_of_words: bool) -> bool:
     bare = cell.lstrip("●◌▲✖✔ ")  # the glyph of a state repeats its word
     bare = bare.partition(" ▲ ")[0]  # also drop the part that says how old the state is
     return value in (cell, bare) or (
-        (left := number_of(bare)) is not None and left == number_of(value) and _NUMBER.fullmatch(value) is not None
+        (left := number_of(bare)) is not None
+        and left == number_of(value)
+        and re.fullmatch(_NUMBER, value) is not None
     )
 
 
@@ -148,11 +150,11 @@ def number_of(text: str) -> float | None:
     None.
     """
     text = text.strip().casefold().lstrip("v<●◌▲✖✔ ")
-    span = _SPAN.fullmatch(text)
+    span = re.fullmatch(_SPAN, text)
     if span is not None and any(span.groups()):
         days, hours, minutes, seconds = (int(part or 0) for part in span.groups())
         return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
-    match = _NUMBER.match(text)
+    match = re.match(_NUMBER, text)
     if match is None:
         return None
     number = float(match[0].replace(",", ""))
@@ -183,10 +185,10 @@ Selector = Callable[[Labels], bool]
 
 _KEY: Final = r"(?P<key>[A-Za-z0-9](?:[A-Za-z0-9./_-]*[A-Za-z0-9])?)"
 _VALUE: Final = r"[A-Za-z0-9._-]*"
-_EQUALITY: Final = re.compile(rf"{_KEY}\s*(?P<op>==|!=|=)\s*(?P<value>{_VALUE})")
-_SET: Final = re.compile(rf"{_KEY}\s+(?P<op>in|notin)\s*\((?P<values>[^()]*)\)")
-_PRESENCE: Final = re.compile(rf"(?P<not>!?)\s*{_KEY}")
-_COMMA: Final = re.compile(r",(?![^()]*\))")
+_EQUALITY: Final = rf"{_KEY}\s*(?P<op>==|!=|=)\s*(?P<value>{_VALUE})"
+_SET: Final = rf"{_KEY}\s+(?P<op>in|notin)\s*\((?P<values>[^()]*)\)"
+_PRESENCE: Final = rf"(?P<not>!?)\s*{_KEY}"
+_COMMA: Final = r",(?![^()]*\))"
 """Comma between requirements, not inside the parentheses of a set."""
 
 
@@ -196,17 +198,17 @@ def compile_selector(text: str) -> Selector:
     Raises:
         ValueError: The selector is invalid; the message names the part.
     """
-    requirements = [_requirement(part.strip()) for part in _COMMA.split(text)]
+    requirements = [_requirement(part.strip()) for part in re.split(_COMMA, text)]
     return lambda labels: all(holds(labels) for holds in requirements)
 
 
 def _requirement(part: str) -> Selector:
-    if match := _EQUALITY.fullmatch(part):
+    if match := re.fullmatch(_EQUALITY, part):
         return _in(match["key"], frozenset((match["value"],)), is_in=match["op"] != "!=")
-    if match := _SET.fullmatch(part):
+    if match := re.fullmatch(_SET, part):
         values = frozenset(value.strip() for value in match["values"].split(","))
         return _in(match["key"], values, is_in=match["op"] == "in")
-    if match := _PRESENCE.fullmatch(part):
+    if match := re.fullmatch(_PRESENCE, part):
         key, is_present = match["key"], not match["not"]
         return lambda labels: (key in labels) is is_present
     raise ValueError(f"{part!r} is not a label selector: write KEY=VALUE, KEY!=VALUE, KEY, !KEY or 'KEY in (A,B)'")

@@ -15,10 +15,9 @@ library passes a test, our replacement for that item can be removed.
 from __future__ import annotations
 
 import base64
-import dataclasses
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -26,6 +25,7 @@ from urllib.parse import quote
 from msgspec import Struct
 from msgspec.structs import replace
 
+from l2rtui.backends.kubernetes.api.login import Confidential
 from l2rtui.errors import ConfigError
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -49,27 +49,25 @@ class ExecPlugin(Struct, frozen=True):
     install_hint: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Oidc:
+class Oidc(Confidential, frozen=True):
     """Tokens of an OpenID Connect provider, and the settings to renew them.
 
     Attributes:
         source, user: The kubeconfig with the tokens, and its user entry.
     """
 
-    id_token: str = field(default="", repr=False)
-    refresh_token: str = field(default="", repr=False)
+    id_token: str = ""
+    refresh_token: str = ""
     issuer: str = ""
     client_id: str = ""
-    client_secret: str = field(default="", repr=False)
+    client_secret: str = ""
     ca: bytes = b""
     source: str = ""
     user: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class User:
-    """User entry of a kubeconfig; secrets are excluded from ``repr``.
+class User(Confidential, frozen=True):
+    """User entry of a kubeconfig.
 
     Attributes:
         certificate, key: PEM. certificate_file, key_file: Paths instead, read again when the login is renewed.
@@ -78,13 +76,13 @@ class User:
 
     name: str = ""
     certificate: bytes = b""
-    key: bytes = field(default=b"", repr=False)
+    key: bytes = b""
     certificate_file: str = ""
     key_file: str = ""
-    token: str = field(default="", repr=False)
+    token: str = ""
     token_file: str = ""
     username: str = ""
-    password: str = field(default="", repr=False)
+    password: str = ""
     exec: ExecPlugin | None = None
     oidc: Oidc | None = None
     impersonate: tuple[tuple[str, str], ...] = ()
@@ -153,7 +151,7 @@ def impersonating(access: Access, user: str = "", groups: tuple[str, ...] = ()) 
     pairs = [*([(_AS_USER, user)] if user else []), *((_AS_GROUP, group) for group in groups), *rest]
     if pairs and _AS_USER not in dict(pairs):
         raise ConfigError("There are groups to act in, and no user to act as.", "Add `--as USER`.")
-    return replace(access, user=dataclasses.replace(access.user, impersonate=_checked_headers(pairs)))
+    return replace(access, user=replace(access.user, impersonate=_checked_headers(pairs)))
 
 
 def context_names(
@@ -168,11 +166,10 @@ def context_names(
     return tuple(merged.entries["contexts"]), merged.current
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(Confidential, frozen=True):
     """Mapping in a kubeconfig, with its file; relative paths in it start from ``folder``."""
 
-    body: dict[str, Any] = field(repr=False)  # may contain tokens
+    body: dict[str, Any]
     folder: Path
     source: str
 
@@ -379,7 +376,7 @@ def _exec(user: _Entry) -> ExecPlugin | None:
     body = user.body.get("exec")
     if not isinstance(body, dict):
         return None
-    entry = dataclasses.replace(user, body=body)
+    entry = replace(user, body=body)
     command = entry.text("command")
     if not command:
         raise ConfigError(f"A user in {user.source} has an exec plugin without a command.")
@@ -430,7 +427,7 @@ def _in_cluster(environ: Mapping[str, str], folder: Path | None = None) -> Acces
     if not host or not (folder / "token").is_file():
         return None
     # The path, not the token: the kubelet replaces a projected token before it expires (1 h by default).
-    user = dataclasses.replace(User("service account"), token_file=str(folder / "token"))
+    user = replace(User("service account"), token_file=str(folder / "token"))
     ca = folder / "ca.crt"
     namespace = folder / "namespace"
     # An IPv6 address needs brackets in a URL (RFC 3986, 3.2.2).

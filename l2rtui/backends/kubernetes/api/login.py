@@ -6,8 +6,10 @@ Below credentials, OIDC and credential plugins, so that none of these needs to i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from l2rtui.backends.kubernetes.api.errors import ApiError
 
@@ -17,8 +19,19 @@ botocore.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ApiLogin:
+class Confidential(Struct, frozen=True):
+    """Struct that contains tokens or keys. Its ``repr`` is its name alone: a traceback with locals, or a failed
+    assertion, would print them.
+    """
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
+
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        return []
+
+
+class ApiLogin(Confidential, frozen=True):
     """Header and client certificate that authenticate requests.
 
     Attributes:
@@ -27,10 +40,9 @@ class ApiLogin:
         expires: Seconds since the epoch; None for never.
     """
 
-    # Tokens and keys are excluded from repr: a traceback with locals, or a failed assertion, would print them.
-    authorization: str = field(default="", repr=False)
+    authorization: str = ""
     certificate: bytes = b""
-    key: bytes = field(default=b"", repr=False)
+    key: bytes = b""
     expires: float | None = None
 
     def is_same_as(self, other: ApiLogin) -> bool:

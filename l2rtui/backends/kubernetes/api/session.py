@@ -17,19 +17,19 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, Final
 
 import aiohttp
 from kubernetes.aio.client import ApiClient, Configuration
+from msgspec.structs import replace
 from multidict import CIMultiDict
 from yarl import URL
 
 from l2rtui.backends.kubernetes.api.connectors import make_connector
 from l2rtui.backends.kubernetes.api.credentials import Credentials
 from l2rtui.backends.kubernetes.api.kubeconfig import Access
-from l2rtui.backends.kubernetes.api.login import ApiLogin
+from l2rtui.backends.kubernetes.api.login import ApiLogin, Confidential
 from l2rtui.backends.kubernetes.api.proxies import http_proxy
 from l2rtui.backends.kubernetes.api.sockets import OpenSockets, authority_error, load_certificate
 from l2rtui.backends.kubernetes.api.transport import (
@@ -49,8 +49,7 @@ _SENDINGS: Final[ContextVar[list[str] | None]] = ContextVar("sendings", default=
 _MAX_CLIENTS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class _SignedRequest:
+class _SignedRequest(Confidential, frozen=True):
     """Request as prepared by the library.
 
     Attributes:
@@ -59,8 +58,8 @@ class _SignedRequest:
 
     client: ApiClient
     url: URL
-    headers: dict[str, str] = field(repr=False)  # includes the token
-    body: Any = field(repr=False)
+    headers: dict[str, str]
+    body: Any
     login: ApiLogin
 
 

@@ -41,7 +41,7 @@ _PROGRESS_EVENTS = ("SuccessfulAttachVolume", "Pulling", "Pulled", "Failed", "Cr
 _GOOD_EVENTS = (*_PROGRESS_EVENTS, "SuccessfulCreate")
 _PLAIN_WAITS = ("ContainerCreating", "PodInitializing", "")
 """Reasons for waiting that indicate no problem; any other is Kubernetes' own, with its own message."""
-_OWN_LIMIT = re.compile(
+_OWN_LIMIT = (
     r'Usage of EmptyDir volume "(?P<volume>[^"]+)" exceeds the limit "?(?P<size>[^"\s]+?)"?[.\s]*$'
     r'|[Ee]phemeral.*? storage (?:usage exceeds the total )?limit(?: of containers)? "?(?P<total>[^"\s]+?)"?[.\s]*$'
 )
@@ -51,17 +51,17 @@ _ARCHITECTURE = (
     "exec format error",
     "does not match the specified platform",
 )
-_NOT_FOUND = re.compile(r'(secret|configmap) "([^"]+)" not found', re.IGNORECASE)
-_NO_KEY = re.compile(r"couldn't find key (\S+) in (Secret|ConfigMap) (\S+)")
+_NOT_FOUND = r'(?i)(secret|configmap) "([^"]+)" not found'
+_NO_KEY = r"couldn't find key (\S+) in (Secret|ConfigMap) (\S+)"
 _GANG_PHRASES = ("pod group", "podgroup", "PodGroup", "enough sibling pods")
 """Phrases in conditions of Volcano and coscheduling that say that the group lacks pods or capacity."""
 _EVICTIONS = ("DisruptionTarget", "TerminationTarget")
 """Conditions of a pod that is being evicted: Kubernetes' own (1.26 and later), and Kueue's."""
 _OWN_ENDS = ("DeletionByTaintManager", "DeletionByPodGC", "TerminationByKubelet")
 """Reasons of such conditions whose cause is the node; the pod's own reason says more."""
-_PREEMPTION = re.compile(r"\s*preemption: .*$", re.DOTALL)
+_PREEMPTION = r"(?s)\s*preemption: .*$"
 """The scheduler's note on pods that it might preempt: it repeats the number of nodes, and hides the cause."""
-_UNSCHEDULABLE = re.compile(r"^\d+/(\d+) nodes are available: ?(.*)$", re.DOTALL)
+_UNSCHEDULABLE = r"(?s)^\d+/(\d+) nodes are available: ?(.*)$"
 
 
 NODE_LOST: Final = "NodeLost"
@@ -104,7 +104,7 @@ def _explain(pod: PodStruct, events: Sequence[EventStruct], now: float, node: No
     return _starting(pod, events, now) if pod.status.phase == "Pending" else NO_REASON
 
 
-_PATH: Final = re.compile(r"/[\w./-]+")
+_PATH: Final = r"/[\w./-]+"
 
 
 def _unwritable(pod: PodStruct, message: str) -> str:
@@ -120,7 +120,7 @@ def _unwritable(pod: PodStruct, message: str) -> str:
         for mount in container.volume_mounts or ()
         if mount.name in claims
     ]
-    paths = _PATH.findall(message)
+    paths = re.findall(_PATH, message)
     refused = [
         (path, claim)
         for path, claim in mounts
@@ -243,8 +243,8 @@ def _gated(pod: PodStruct) -> str:
 
 def _unschedulable(text: str, host: str) -> str:
     """Rephrase the scheduler's sentence; for a pinned pod only the cause at its own node matters."""
-    text = _PREEMPTION.sub("", text)
-    match = _UNSCHEDULABLE.match(text)
+    text = re.sub(_PREEMPTION, "", text)
+    match = re.match(_UNSCHEDULABLE, text)
     parts = [part.strip().rstrip(".") for part in match[2].split(", ")] if match else [text.rstrip(".")]
     mismatches = ("didn't match", "node(s) did not match", "didn't satisfy")
     # A pinned pod does not match the selector of every other node: that part hides the cause.
@@ -363,9 +363,9 @@ def _other_architecture(image: str) -> str:
 def _config(reason: str, message: str, name: str) -> str:
     if "exec format error" in message:
         return f"{name}{_other_architecture('its image')}"
-    if match := _NOT_FOUND.search(message):
+    if match := re.search(_NOT_FOUND, message):
         return f"{name}there is no {match[1].lower()} {match[2]}. Create it, or correct its name in the spec."
-    if match := _NO_KEY.search(message):
+    if match := re.search(_NO_KEY, message):
         return f"{name}the {match[2].lower()} {match[3]} has no key {match[1]}. Add it, or correct the spec."
     if reason == "CreateContainerConfigError":
         return f"{name}its settings cannot be used: {_short(message)}."
@@ -412,7 +412,7 @@ def _starting(pod: PodStruct, events: Sequence[EventStruct], now: float) -> PodR
     newest = _newest(events, (*_PROGRESS_EVENTS, *_VOLUME_EVENTS, *_NODE_EVENTS))
     if newest is not None and newest.reason in _VOLUME_EVENTS:
         text = newest.message or ""
-        if match := _NOT_FOUND.search(text):
+        if match := re.search(_NOT_FOUND, text):
             sentence = f"there is no {match[1].lower()} {match[2]} to mount. Create it, or correct the spec."
         elif "persistentvolumeclaim" in text.lower():
             hint = "Make the claim, or correct its name in the spec."
@@ -437,7 +437,7 @@ def _starting(pod: PodStruct, events: Sequence[EventStruct], now: float) -> PodR
 def _over(pod: PodStruct) -> PodReason:
     reason, message = pod.status.reason or "", pod.status.message or ""
     # Evicted pods have no container statuses: the pod's own reason comes first.
-    if reason == "Evicted" and (limit := _OWN_LIMIT.search(message)) is not None:
+    if reason == "Evicted" and (limit := re.search(_OWN_LIMIT, message)) is not None:
         if limit["volume"]:
             sentence = (
                 f"it went over its own limit of the volume {limit['volume']} ({limit['size']}). Raise its sizeLimit"

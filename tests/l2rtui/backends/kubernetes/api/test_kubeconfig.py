@@ -7,8 +7,10 @@ import json
 import os
 
 import pytest
+import rich.pretty
 
-from l2rtui.backends.kubernetes.api.kubeconfig import context_names, impersonating, load_access
+from l2rtui.backends.kubernetes.api.kubeconfig import Oidc, context_names, impersonating, load_access
+from l2rtui.backends.kubernetes.api.login import ApiLogin
 from l2rtui.errors import ConfigError
 
 B64 = base64.b64encode(b"PEM").decode()
@@ -37,12 +39,16 @@ def simple(path, **user):
 
 # --- kubeconfig ------------------------------------------------------------------------------------------------
 def test_a_kubeconfig_tells_server_user_and_namespace(tmp_path):
-    access = load_access(kubeconfig=simple(tmp_path / "k", token="t"))
+    access = load_access(kubeconfig=simple(tmp_path / "k", token="hidden-7"))
     assert (access.context, access.server, access.namespace) == ("c", "https://k:6443", "ml")
-    assert (access.ca, access.user.token) == (b"PEM", "t")
-    assert "t" not in repr(access.user).replace("token", "")[len("User(name='u'") :] or "token='t'" not in repr(
-        access.user
-    )
+    assert (access.ca, access.user.token) == (b"PEM", "hidden-7")
+
+
+def test_what_holds_tokens_or_keys_never_prints_them(tmp_path):
+    access = load_access(kubeconfig=simple(tmp_path / "k", token="hidden-7"))
+    login = ApiLogin("Bearer hidden-7", key=b"hidden-7")
+    for value in (access, access.user, login, Oidc("hidden-7", "hidden-7", client_secret="hidden-7")):
+        assert "hidden-7" not in f"{value} {value!r} {rich.pretty.pretty_repr(value)}"
 
 
 def test_of_several_files_the_first_word_counts_and_paths_start_at_their_file(tmp_path):

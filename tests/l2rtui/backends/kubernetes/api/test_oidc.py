@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import dataclasses
 import json
 import ssl
 import time
 
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
 from l2rtui.backends.kubernetes.api import oidc as oidc_storage
 from l2rtui.backends.kubernetes.api.kubeconfig import Oidc
@@ -202,7 +202,7 @@ async def test_the_provider_is_reached_by_the_proxy_of_the_environment(provider,
         # Only the proxy knows this name; the certificate is for 127.0.0.1, so the connection goes no further.
         port = provider.root.rpartition(":")[2]
         with pytest.raises(L2RError, match="does not answer"):
-            await OidcSource(dataclasses.replace(oidc, issuer=f"https://login.invalid:{port}/realm")).fetch()
+            await OidcSource(replace(oidc, issuer=f"https://login.invalid:{port}/realm")).fetch()
         assert proxy.targets == [("login.invalid", int(port))]
 
 
