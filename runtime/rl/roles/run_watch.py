@@ -14,9 +14,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from runtime.base import bounded_json, contract
 from runtime.base.alert_delivery import AlertSender, Sender
