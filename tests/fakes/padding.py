@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
-from msgspec.structs import replace
 
 from runtime.rl.buffers.ring_index import TERMINATED
 from runtime.rl.buffers.rollout_buffer import RolloutBatch

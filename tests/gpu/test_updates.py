@@ -6,12 +6,12 @@ import gc
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from msgspec.structs import replace
 
 from runtime.base import contract
 from runtime.rl.algos.algorithm import Algorithm

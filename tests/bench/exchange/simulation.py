@@ -17,7 +17,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 import psutil
 import zmq
-from msgspec.structs import replace
 
 from runtime.base.addresses import parse
 from runtime.base.descriptors import raise_limit

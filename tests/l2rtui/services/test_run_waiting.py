@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from contextlib import aclosing
 
 import pytest
@@ -61,7 +62,7 @@ def test_each_state_has_a_verdict_with_a_reason(condition, pods, outcome, reason
 
 
 def test_a_run_that_is_done_is_judged_by_its_last_record():
-    goal, unread = Goal(WaitCondition.LEARNED, 60.0), replace(READ, is_read=False)
+    goal, unread = Goal(WaitCondition.LEARNED, 60.0), dataclasses.replace(READ, is_read=False)
     assert judge(goal, RUN, (OVER, WORKER), unread, 1000.0).outcome is WAITS
     unread.add(61.0)
     assert judge(goal, RUN, (OVER, WORKER), unread, 1000.0) == (REACHED, "mean return reached 61")

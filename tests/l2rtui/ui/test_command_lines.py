@@ -349,9 +349,9 @@ def test_a_new_process_reads_the_settings_back_from_the_flags(backend, context, 
         verb, rest = split_verb(words)
         after = settings_of(parser_of(verb).read(rest))
     if before.backend == "kubernetes" and (before.context or before.namespaces):
-        before = replace(before, backend="")  # that is what a context or a namespace means
-        after = replace(after, backend="")
-    assert replace(after, keys=(), filters=()) == before
+        before = dataclasses.replace(before, backend="")  # that is what a context or a namespace means
+        after = dataclasses.replace(after, backend="")
+    assert dataclasses.replace(after, keys=(), filters=()) == before
 
 
 def test_flags_are_those_that_differ_from_the_settings_file(tmp_path):

@@ -221,10 +221,10 @@ def test_the_status_bar_tells_how_true_it_is(demo):
     # Busy, free and off slots are all there are: who adds them up must not miss some.
     assert "slots 28/96  free 37  unusable 31  failing pods ✖ 1" in "".join(map(read, groups))
     assert read(groups[-1]) == "  nodes 3/3"  # a label and its number stay or go together
-    stale = replace(seen, error="refused", silent_seconds=75, busy="launching r7")
+    stale = dataclasses.replace(seen, error="refused", silent_seconds=75, busy="launching r7")
     assert read(right_of((), stale)).split() == ["launching", "r7", "▲", "stale", "1m:", "refused"]
     assert "▲ partial: no rights" in read(right_of(("no rights",), seen))
-    silent = replace(seen, unanswered_seconds=23.0)
+    silent = dataclasses.replace(seen, unanswered_seconds=23.0)
     assert read(right_of(("no rights",), silent)).split() == ["▲", "no", "answer", "for", "20s"]
 
 

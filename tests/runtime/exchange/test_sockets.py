@@ -8,11 +8,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from runtime.base import addresses
 from runtime.base.addresses import SOCKET_PATH_LIMIT, EndpointError

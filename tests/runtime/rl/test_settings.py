@@ -6,11 +6,10 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from runtime.base import contract
 from runtime.base.errors import SetupError

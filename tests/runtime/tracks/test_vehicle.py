@@ -1,8 +1,9 @@
 """The vehicle against closed forms: the required behaviour of a bicycle on limited grip."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from runtime.tracks.vehicle import GRAVITY, Vehicle, VehicleParams, VehicleState
 

@@ -6,13 +6,12 @@ On a CPU the captured path runs eagerly over the same buffers; tests/gpu runs th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from msgspec.structs import replace
 from torch import Tensor
 
 from runtime.rl.algos import configs, ppo

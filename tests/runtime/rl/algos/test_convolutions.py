@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from msgspec.structs import replace
 
 from runtime.rl.algos.actor import ActorShape, NumpyActor
 from runtime.rl.algos.configs import PPOConfig, SACConfig

@@ -6,13 +6,13 @@ On a CPU the functions run eagerly through the same buffers; tests/gpu runs thes
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from msgspec.structs import replace
 
 from runtime.rl.algos.configs import DQNConfig, TD3Config
 from runtime.rl.algos.off_policy import graph_updates

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from msgspec.structs import replace
 
 from runtime.base.errors import SetupError
 from runtime.rl.algos.actor import ActorShape, NumpyActor

@@ -4,6 +4,7 @@ resume.
 
 from __future__ import annotations
 
+import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -34,7 +35,7 @@ from tests.runtime.rl.algos.test_shared_batches import gloo_means
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-NORMALISED = replace(GAUSSIAN, is_normalised=True)
+NORMALISED = dataclasses.replace(GAUSSIAN, is_normalised=True)
 SCALE = torch.tensor([1.0, 50.0, 1e-3])
 OFFSET = torch.tensor([0.0, 300.0, -2.0])
 
@@ -44,7 +45,9 @@ def scaled(method: PPO | Impala, seed: int) -> RolloutBatch:
     batch = acted(method, 8, 4, seed)
     moved = [part * SCALE + OFFSET for part in (batch.obs, batch.next_obs)]
     reward = 1_000.0 * batch.reward
-    return replace(batch, obs=moved[0], next_obs=moved[1], reward=reward, discounted=reward.cumsum(dim=0))
+    return dataclasses.replace(
+        batch, obs=moved[0], next_obs=moved[1], reward=reward, discounted=reward.cumsum(dim=0)
+    )
 
 
 @given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=8), seed=st.integers(0, 1000))
@@ -117,7 +120,7 @@ def test_ratios_begin_at_one_although_the_moments_move() -> None:
         actor.load(method.actor_arena())
         rows = batch.obs.flatten(0, 1).numpy()
         action, log_prob = actor.draw_with_log_prob(actor.outputs(rows), np.random.default_rng(seed))
-        batch = replace(
+        batch = dataclasses.replace(
             batch,
             action=torch.from_numpy(action).view(batch.action.shape),
             log_prob=torch.from_numpy(log_prob).float().view(batch.log_prob.shape),
@@ -130,7 +133,7 @@ def test_sac_normalises_what_its_three_networks_see() -> None:
     sac = SAC(shape, SACConfig(hidden=(32, 24), batch_size=16), 3)
     batches = [make_batch(seed) for seed in range(4)]
     for batch in batches:
-        sac.update(replace(batch, obs=100.0 * batch.obs + 7.0, next_obs=100.0 * batch.next_obs + 7.0))
+        sac.update(dataclasses.replace(batch, obs=100.0 * batch.obs + 7.0, next_obs=100.0 * batch.next_obs + 7.0))
     rows = torch.cat([100.0 * batch.obs + 7.0 for batch in batches])
     for network in (sac.actor, sac.critic, sac.target):
         shift, factor = (part.detach() for part in network.moments)
@@ -141,7 +144,7 @@ def test_sac_normalises_what_its_three_networks_see() -> None:
 @pytest.mark.parametrize("make", [PPO, Impala])
 def test_a_reward_is_in_units_of_the_returns_deviation(make: Any) -> None:
     config = PPOConfig(hidden=(16,)) if make is PPO else ImpalaConfig(hidden=(16,))
-    method = make(GAUSSIAN, replace(config, normalise_returns=True), 3)
+    method = make(GAUSSIAN, dataclasses.replace(config, normalise_returns=True), 3)
     batch = scaled(method, 0)
     method.update(batch)
     assert method._returns is not None
@@ -150,7 +153,7 @@ def test_a_reward_is_in_units_of_the_returns_deviation(make: Any) -> None:
     twice = method._normalised_reward(batch)  # counts the same returns again, which does not change moments
     deviation = batch.discounted.std(correction=0).item()
     assert twice.numpy() == pytest.approx((batch.reward / deviation).numpy(), rel=1e-3)
-    huge = replace(batch, reward=batch.reward * 1e6)
+    huge = dataclasses.replace(batch, reward=batch.reward * 1e6)
     assert method._normalised_reward(huge).abs().max() == REWARD_BOUND
 
 
@@ -236,7 +239,7 @@ def test_what_cannot_be_normalised_is_refused_with_a_sentence(changes: dict[str,
 
 def test_a_discrete_policy_learns_behind_a_badly_scaled_observation() -> None:
     """CartPole's angle in units of 10,000 around 5: a network without normalisation sees a constant."""
-    shape = replace(DISCRETE, obs_dim=2, is_normalised=True)
+    shape = dataclasses.replace(DISCRETE, obs_dim=2, is_normalised=True)
     method = PPO(shape, PPOConfig(hidden=(16,), epochs=4, minibatch_size=64, lr=3e-3), 3)
     rng = np.random.default_rng(0)
     for _ in range(30):

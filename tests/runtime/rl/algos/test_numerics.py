@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
-from msgspec.structs import replace
 
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.configs import SACConfig

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from msgspec.structs import replace
 from safetensors.torch import load, save
 
 from runtime.rl.algos.actor import ActorShape, NumpyActor

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from msgspec.structs import replace
 
 from runtime.base.errors import SetupError
 from runtime.rl import settings

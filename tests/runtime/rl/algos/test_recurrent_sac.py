@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from msgspec.structs import replace
 
 from runtime.base.replay_memory import memory_of_settings
 from runtime.exchange.segments import SegmentBundle

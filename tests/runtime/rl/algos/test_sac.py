@@ -3,12 +3,12 @@
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from msgspec.structs import replace
 from safetensors.torch import load, save
 
 from runtime.rl.algos.actor import LOG_STD_MAX, LOG_STD_MIN, ActorShape, NumpyActor

@@ -6,13 +6,13 @@ import gc
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from msgspec.structs import replace
 from torch import Tensor
 from torch.distributed import HashStore, ProcessGroupGloo
 

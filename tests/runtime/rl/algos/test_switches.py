@@ -6,9 +6,10 @@ passes there.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
-from msgspec.structs import replace
 
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.configs import ImpalaConfig, PPOConfig, SACConfig

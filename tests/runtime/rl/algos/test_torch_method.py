@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from msgspec.structs import replace
 
 from runtime.rl.algos import plan
 from runtime.rl.algos.actor import ActorShape, NumpyActor

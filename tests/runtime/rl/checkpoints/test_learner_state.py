@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from msgspec.structs import replace
 
 from runtime.base.errors import NotFiniteError
 from runtime.exchange.learner_server import ExchangeCut, ExchangeState

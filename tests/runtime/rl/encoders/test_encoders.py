@@ -6,13 +6,13 @@ import json
 import re
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.numpy
 import torch
-from msgspec.structs import replace
 
 from runtime.base.errors import SetupError
 from runtime.base.signals import Stop
