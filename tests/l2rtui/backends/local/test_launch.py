@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import os
 import random
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from l2rtui.backends.local.backend import LocalBackend
 from l2rtui.backends.local.supervision import client
@@ -64,7 +64,7 @@ async def test_a_plan_with_conflicts_or_without_such_a_slot_is_refused(lab):
         await drain(lab.backend, plan)
     plan = await lab.plan(lab.set("sleep", "600"))
     small = lab.another(Settings(max_cpu_slots=1))
-    seat = dataclasses.replace(plan.runs[0].pods[0].seat, slots=(next(iter(await slots(lab)))[-1:] or ()))
+    seat = replace(plan.runs[0].pods[0].seat, slots=(next(iter(await slots(lab)))[-1:] or ()))
     assert seat
     await drain(small, plan)
     with pytest.raises(RefusedError, match="There is no slot"):
@@ -148,7 +148,7 @@ async def test_check_names_what_a_plan_lacks(lab, monkeypatch):
         lab.set(name="c", command=("./not-executable",), slots=0, restart=RestartPolicy.NEVER),
     )
     plan = LaunchPlan(
-        (dataclasses.replace(plan.runs[0], spec=dataclasses.replace(plan.runs[0].spec, image="me/racing:1")),)
+        (replace(plan.runs[0], spec=replace(plan.runs[0].spec, image="me/racing:1")),)
     )
     findings = {finding.subject: finding for finding in await lab.backend.check(plan)}
     assert findings["no-such-command"].severity == findings["./not-executable"].severity == "refusal"
@@ -183,7 +183,7 @@ async def test_check_names_what_a_plan_lacks(lab, monkeypatch):
 async def test_check_lets_the_runtime_judge_the_training_settings(lab, train, weight, sentence):
     plan = await lab.plan(lab.set(command=("l2r-runtime", "worker"), slots=0))
     run = plan.runs[0]
-    plan = LaunchPlan((dataclasses.replace(run, spec=dataclasses.replace(run.spec, train=train)),))
+    plan = LaunchPlan((replace(run, spec=replace(run.spec, train=train)),))
 
     finding = {checked.subject: checked for checked in await lab.backend.check(plan)}["train"]
 
@@ -248,14 +248,14 @@ async def test_somebody_who_keeps_the_lock_is_named(lab, monkeypatch):
 
 
 async def test_what_only_containers_have_is_refused_or_said(lab):
-    imported = dataclasses.replace(lab.set("sleep", "600"), template="{}")
+    imported = replace(lab.set("sleep", "600"), template="{}")
     (refused,) = [
         finding
         for finding in await lab.backend.check(await lab.plan(imported))
         if finding.severity is Severity.REFUSAL
     ]
     assert refused.sentence == "it is a pod template in Kubernetes' own words, and the local backend runs commands"
-    mounting = dataclasses.replace(lab.set("sleep", "600"), pod=PodSettings(mounts=(Mount("/data", claim="c"),)))
+    mounting = replace(lab.set("sleep", "600"), pod=PodSettings(mounts=(Mount("/data", claim="c"),)))
     sentences = [
         finding.sentence
         for finding in await lab.backend.check(await lab.plan(mounting))
