@@ -103,10 +103,9 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         sets = [part for run in plan.runs for part in run.spec.sets]
         pods, self._num_slots = sum(part.num_pods for part in sets), sum(map(_slots_of, sets))
         experiments = list(dict.fromkeys(run.spec.experiment for run in plan.runs))
-        names = ", ".join(sanitize(run.spec.name) for run in plan.runs)
-        if len(plan.runs) > MAX_NAMES:  # the list below has all
-            names = ", ".join(map(sanitize, experiments[:MAX_NAMES]))
-            names += f" and {len(experiments) - MAX_NAMES} more" if len(experiments) > MAX_NAMES else ""
+        named = experiments if len(plan.runs) > 1 else [plan.runs[0].spec.name]  # the list below has all runs
+        names = ", ".join(map(sanitize, named[:MAX_NAMES]))
+        names += f" and {len(named) - MAX_NAMES} more" if len(named) > MAX_NAMES else ""
         counts = f"   {plural(len(plan.runs), 'run')}, {plural(pods, 'pod')}, {plural(self._num_slots, 'slot')}"
         self.show("title", [(Span(f"Launch {names}", TextStyle.STRONG), Span(counts, TextStyle.DIM))])
         self._break_lines()
