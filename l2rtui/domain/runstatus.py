@@ -527,7 +527,7 @@ def _fails_again(pod: PodView, reports: RunReports) -> bool:
     """True for a pod that fails, or has failed and has not written a record since it began again."""
     if pod.is_failing:
         return True
-    has_failed = bool(pod.restarts) and pod.exit_code not in (None, 0) and not pod.is_terminating
+    has_failed = bool(pod.restarts) and pod.exit_code != 0 and not pod.is_terminating
     record = reports.pods.get(pod.uid)
     return has_failed and (record is None or record.time < (pod.started or 0.0))
 

@@ -83,8 +83,8 @@ class DockerBackend:
         self._node_expires = self._load_expires = 0.0
         self._ending: set[str] = set()
         """Containers and runs that this process is stopping; the Engine itself shows only that they still run."""
-        self._endings: dict[str, tuple[int, int, str]] = {}
-        """Restarts, exit code and last words of containers by id, when their process last failed."""
+        self._endings: dict[str, tuple[int, int | None, str]] = {}
+        """Restarts, exit code if known, and last words of containers by id, when their process last failed."""
         self._has_news = asyncio.Event()
         path = state_dir() / "docker-reservations.json"
         self.reservations = ReservationFile(path, containers.launch_lock, self.snapshot, user_name())
@@ -117,14 +117,20 @@ class DockerBackend:
         return ClusterSnapshot(*tables, problems=tuple(problems))
 
     async def _with_last_words(self, view: PodView) -> PodView:
-        """Return a row with exit code and last line of the process that failed, which the Engine forgets."""
-        if view.exit_code and not view.is_terminating:
+        """Return a row with exit code and last line of the process that failed, which the Engine forgets: when the
+        next process runs, only the log still tells of it.
+        """
+        runs_again = view.ready and view.restarts > 0
+        if (view.exit_code or runs_again) and not view.is_terminating:
             ending = self._endings.get(view.uid)
-            if ending is None or ending[0] != view.restarts:
+            # The count of restarts grows after an end, not with it.
+            known = (view.restarts, view.restarts - 1) if runs_again else (view.restarts,)
+            if ending is None or ending[0] not in known:
                 lines: list[str] = []
                 log = ContainerLog(self._engine, view.uid, view.name)
+                query = LogQuery(tail=_LAST_LINES, previous=runs_again)
                 with contextlib.suppress(L2RError):
-                    lines = [line.text async for line in log.read(LogQuery(tail=_LAST_LINES))]
+                    lines = [line.text async for line in log.read(query)]
                 self._endings[view.uid] = view.restarts, view.exit_code, last_words(lines)
         if view.uid not in self._endings or not (view.exit_code or view.restarts):
             return view

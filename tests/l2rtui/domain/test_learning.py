@@ -666,6 +666,9 @@ def test_a_sole_worker_that_fails_again_and_again_is_named_before_the_first_upda
     assert learning.state is Learning.STARVED
     assert learning.reason.startswith("gets no data: r-w-0 ")
     assert "last ended with exit 1: TypeError: no wheels; see `l2rtui logs r/w`" in learning.reason
+    # An Engine forgets the exit code when the next process runs.
+    unknown = replace(failed, exit_code=None)
+    assert of(NEVER, pods=(learner, unknown), now=NOW).state is Learning.STARVED
     # One that works again, and one beside others that do, is a start as any other.
     again = {failed.uid: replace(UP, time=NOW - 0.5)}
     assert not is_running or of(NEVER, pods=(learner, failed), records=again, now=NOW).state is Learning.STARTING

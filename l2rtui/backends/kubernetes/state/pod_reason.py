@@ -101,7 +101,16 @@ def _explain(pod: PodStruct, events: Sequence[EventStruct], now: float, node: No
             return why
     if len(statuses) > 1 and (why := _ended_beside_others(pod)) != NO_REASON:
         return why
-    return _starting(pod, events, now) if pod.status.phase == "Pending" else NO_REASON
+    return _starting(pod, events, now) if pod.status.phase == "Pending" else ("", _previous_end(statuses))
+
+
+def _previous_end(statuses: Sequence[ContainerStatus]) -> str:
+    """Return how the previous process of a running pod failed, in its own last words; empty if it did not."""
+    for status in statuses:
+        last = status.last_state.terminated if status.last_state is not None else None
+        if last is not None and last.exit_code:
+            return _oom() if last.reason == "OOMKilled" else _last_line(last)
+    return ""
 
 
 _PATH: Final = r"/[\w./-]+"
@@ -386,8 +395,13 @@ def _crash(last: Terminated | None, restarts: int, name: str) -> str:
 
 
 def _last_words(ended: Terminated) -> str:
+    line = _last_line(ended)
+    return f" Its last words: {line}" if line else ""
+
+
+def _last_line(ended: Terminated) -> str:
     lines = (ended.message or "").strip().splitlines()
-    return f" Its last words: {_short(lines[-1])}" if lines else ""
+    return _short(lines[-1]) if lines else ""
 
 
 def _oom() -> str:

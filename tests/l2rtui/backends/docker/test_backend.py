@@ -300,3 +300,13 @@ async def test_a_container_that_fails_again_and_again_is_shown_with_its_last_wor
     fake.restart("run-w-0")
     (pod,) = [pod for pod in (await backend.snapshot()).pods.values() if pod.name == "run-w-0"]
     assert pod.status.sentence == "running, 2 restarts, last ended with exit 1: TypeError: no wheels"
+
+
+async def test_the_last_words_are_found_by_who_first_looks_when_the_next_process_runs(backend, fake):
+    await launched(backend)
+    fake.write("run-w-0", "TypeError: no wheels\n")
+    fake.end("run-w-0", 1, Status="restarting")
+    fake.restart("run-w-0")
+    fake.write("run-w-0", "waiting for the learner\n")
+    (pod,) = [pod for pod in (await backend.snapshot()).pods.values() if pod.name == "run-w-0"]
+    assert pod.status.sentence == "running, 1 restart: TypeError: no wheels"

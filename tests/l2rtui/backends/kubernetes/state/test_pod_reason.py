@@ -129,6 +129,22 @@ def test_a_crash_loop_tells_exit_count_and_last_words():
     assert with_log(("CrashLoopBackOff", "ends."), " boom \n") == ("CrashLoopBackOff", "ends. Its last words: boom")
 
 
+@pytest.mark.parametrize(
+    ("last", "sentence"),
+    [
+        ({"exitCode": 3, "message": "Traceback\nValueError: no learner\n"}, "ValueError: no learner"),
+        ({"exitCode": 137, "reason": "OOMKilled"}, "it took more memory than its limit"),
+        ({"exitCode": 1}, ""),
+        ({"exitCode": 0, "message": "done"}, ""),
+    ],
+)
+def test_a_pod_that_runs_again_tells_what_its_failed_process_said_last(last, sentence):
+    state = {"name": "main", "restartCount": 1, "state": {"running": {}}, "lastState": {"terminated": last}}
+    reason, message = explain(pod({"phase": "Running", "containerStatuses": [state]}), (), NOW)
+    assert reason == "", "it runs"
+    assert message.startswith(sentence) and bool(message) == bool(sentence)
+
+
 def test_memory_is_named_in_and_after_a_loop():
     last = {"exitCode": 137, "reason": "OOMKilled"}
     assert "more memory than its limit" in explain(pod(waiting("CrashLoopBackOff", "", last, 2)), (), NOW)[1]
