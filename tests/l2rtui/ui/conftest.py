@@ -5,11 +5,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
 
 import pytest
+from rich.console import RenderableType
+from textual._compositor import Compositor
 from textual._context import active_app
+from textual.app import App
+from textual.css.model import RuleSet
+from textual.css.parse import parse
+from textual.css.tokenize import tokenize_values
+from textual.css.tokenizer import Token
+from textual.css.types import CSSLocation
 from textual.notifications import Notification
 from textual.pilot import Pilot
 
@@ -56,6 +66,7 @@ class Desk:
             await self.pilot.pause()
             await asyncio.sleep(0.02)
         await _drained()
+        _paint(self.app)
 
     async def pass_time(self, seconds: float, condition: Callable[[], object]) -> None:
         """Move the cluster's clock, and wait for what follows."""
@@ -132,6 +143,28 @@ def _spec(name: str, *sets: SetSpec) -> RunSpec:
     return RunSpec(Kind.LEARNER_WORKERS, name, name, (SetSpec("learner", Role.LEARNER, ("true",)), *sets))
 
 
+# Each app parses the same style sheets anew, a sixth of the time of its start. Tests share the rules, which no app
+# changes.
+_tokens: dict[frozenset[tuple[str, str]], dict[str, list[Token]]] = {}
+_rules: dict[tuple[object, ...], list[RuleSet]] = {}
+
+
+def _tokenized_once(variables: dict[str, str]) -> dict[str, list[Token]]:
+    key = frozenset(variables.items())
+    if key not in _tokens:
+        _tokens[key] = tokenize_values(variables)
+    return _tokens[key]
+
+
+def _parsed_once(
+    scope: str, css: str, read_from: CSSLocation, *, variable_tokens: dict[str, list[Token]], **options: object
+) -> list[RuleSet]:
+    key = (scope, css, read_from, id(variable_tokens), *options.items())  # tokens are kept, so their id is theirs
+    if key not in _rules:
+        _rules[key] = list(parse(scope, css, read_from, variable_tokens=variable_tokens, **options))
+    return _rules[key]
+
+
 async def _drained(_least: float = 0.0, most: float = 1.0) -> None:
     """Wait until every message is handled and drawn.
 
@@ -149,6 +182,20 @@ async def _drained(_least: float = 0.0, most: float = 1.0) -> None:
             app.screen._on_timer_update()  # the frame that is due, which may bring messages
 
 
+def _no_frame(compositor: Compositor, *, full: bool = False, **options: Any) -> RenderableType | None:
+    """Render nothing but pictures; what has changed stays noted for the next frame."""
+    return _render_update(compositor, full=True, **options) if full else None
+
+
+_render_update = Compositor.render_update
+
+
+def _paint(app: App[Any]) -> None:
+    """Render the frame that is due, as the tests of this app do at each state that they wait for."""
+    if app.is_running:
+        app._display(app.screen, _render_update(app.screen._compositor, screen_stack=app._background_screens))
+
+
 @asynccontextmanager
 async def _desk(
     *,
@@ -160,19 +207,28 @@ async def _desk(
     cancel_seconds: float = 0.0,
     settings: Settings | None = None,
     has_toasts: bool = False,
+    has_frames: bool = False,
 ) -> AsyncIterator[Desk]:
+    """Open an app.
+
+    A headless driver shows no frame, and rendering them was most of the time of these tests. Without ``has_frames``
+    one is rendered at each state that a test waits for, and at the end.
+    """
     backend = backend or (FakeBackend if demo else SmallLab)(owner=user_name())
     settings = settings or Settings(backend="demo", readonly=readonly)
     app = L2RApp(settings, lambda: backend, clock=backend.now)
     app.ctx.cancel_seconds = cancel_seconds
-    async with app.run_test(size=size, notifications=has_toasts) as pilot:
-        one = Desk(app, pilot, backend)
-        await one.until(lambda: app.screen is app.cluster and "l2rtui" in one.words(), "the home screen")
-        await one.until(lambda: app.cluster.health.is_connected, "the first snapshot")
-        if ready:
-            await one.until(lambda: len(app.cluster.panes.log_pane.ring), "the first log lines")
-        await _drained()
-        yield one
+    frames = nullcontext() if has_frames else patch.object(Compositor, "render_update", _no_frame)
+    with frames:
+        async with app.run_test(size=size, notifications=has_toasts) as pilot:
+            one = Desk(app, pilot, backend)
+            await one.until(lambda: app.screen is app.cluster and "l2rtui" in one.words(), "the home screen")
+            await one.until(lambda: app.cluster.health.is_connected, "the first snapshot")
+            if ready:
+                await one.until(lambda: len(app.cluster.panes.log_pane.ring), "the first log lines")
+            await _drained()
+            yield one
+            _paint(app)
 
 
 @pytest.fixture(autouse=True)
@@ -181,6 +237,8 @@ def _own_state(tmp_path, monkeypatch):
     monkeypatch.setenv("TEXTUAL_ANIMATIONS", "none")
     for module in ("app", "pilot"):
         monkeypatch.setattr(f"textual.{module}.wait_for_idle", _drained)
+    monkeypatch.setattr("textual.css.stylesheet.tokenize_values", _tokenized_once)
+    monkeypatch.setattr("textual.css.stylesheet.parse", _parsed_once)
     monkeypatch.delenv("NO_COLOR", raising=False)
     # A busy machine takes longer for a key than the five seconds of a notification.
     monkeypatch.setattr(Notification, "has_expired", False)

@@ -197,7 +197,7 @@ SCREENS = {
 @pytest.mark.slow
 async def test_the_first_frame_of_a_screen_has_every_part_where_it_stays(desk, monkeypatch):
     """A list is laid out with all its lines at first: the terminal must not show it over fields and hints."""
-    async with desk(size=SMALL, demo=True, ready=False) as one:
+    async with desk(size=SMALL, demo=True, ready=False, has_frames=True) as one:
         frames = []
         paint = App._display
 

@@ -24,7 +24,7 @@ async def test_random_keys_break_nothing_and_change_nothing_unasked(desk, tmp_pa
     (tmp_path / "manifests").mkdir()
     (tmp_path / "manifests" / "one.yaml").write_text("kind: learner-workers\nname: one\n", "utf-8")
     monkey = Monkey(random.Random(SEED))
-    async with desk(size=(124, 34), demo=is_demo) as one:
+    async with desk(size=(124, 34), demo=is_demo, has_frames=True) as one:
         monkey.guard(one.backend)
         monkey.keep(one.app)
         for number in range(keys):

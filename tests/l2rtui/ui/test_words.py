@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from l2rtui.ui.widgets.grid import legend, lines
 from l2rtui.ui.widgets.status_bar import Slots, left_of
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
+pytestmark = pytest.mark.xdist_group("words")  # one process parses the modules, once
 ROOT = Path(l2rtui.__file__).parent
 OLD_WORDS = {
     "process before": "previous",
@@ -78,19 +80,14 @@ OLD_LABELS = {
 UI = sorted((ROOT / "ui").rglob("*.py"))
 
 
+@cache
 def sentences(path: Path) -> list[str]:
     """Texts of a module that may be shown: string constants without docstrings, actions and ids."""
-    tree = ast.parse(path.read_text("utf-8"))
-    quiet = {
-        id(node.body[0].value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.body
-        and isinstance(node.body[0], ast.Expr)
-    } | {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+    quiet = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     texts = [
         node.value
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in quiet
     ]
     names = ("nearer(1)", "nearer(-1)", "grid.nearer", "grid.farther")
