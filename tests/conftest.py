@@ -12,7 +12,7 @@ import signal
 
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.leaks", "tests.tiers"]
+pytest_plugins = ["tests.leaks", "tests.tiers", "tests.distribution"]
 
 # A busy machine is slow and not wrong: pytest's own timeout bounds a test. A change is judged by what it changed:
 # the examples are the same each time: 25 for a developer, 100 in CI; `make nightly` looks for new ones.

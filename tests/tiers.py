@@ -14,6 +14,7 @@ import ipaddress
 import json
 import multiprocessing.process
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ LONGEST_NAME = 80
 """Characters of a parameter in the name of its test, which goes to each worker and each child's environment."""
 GARBAGE_THRESHOLDS = (50_000, 20, 100)
 """Allocations until a collection. With Python's own 700 a fifth of the time of the UI tests is spent on them."""
+_OF_ALL_TESTS = re.compile(r"^pytestmark = (?:\[.*?\]$|(?!\[).*?$)", re.DOTALL | re.MULTILINE)
 BEGAN = time.monotonic()
 REPORT = "L2R_TIER_REPORT"
 """Variable with a file to which a JSON line is written for each test: what it did, and what that took.
@@ -127,6 +129,17 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
         gc.freeze()
         gc.set_threshold(*GARBAGE_THRESHOLDS)
         gc.enable()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out a file whose every test has a mark that ``-m`` excludes: a worker would import it for nothing."""
+    expression = config.option.markexpr
+    is_file = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    if not is_file or "not " not in expression or " or " in expression:
+        return None
+    of_all = _OF_ALL_TESTS.search(collection_path.read_text("utf-8"))
+    marks = re.findall(r"pytest\.mark\.(\w+)", of_all.group()) if of_all else []
+    return True if any(re.search(rf"\bnot {mark}\b", expression) for mark in marks) else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects

