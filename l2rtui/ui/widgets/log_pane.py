@@ -26,7 +26,7 @@ from l2rtui.ui.widgets.log_ring import (
     bounded,
     name_of,
 )
-from l2rtui.ui.widgets.log_view import SLICE_REST_SECONDS, SLICE_SECONDS, Foot, LogView
+from l2rtui.ui.widgets.log_view import SLICE_SECONDS, Foot, LogView
 from l2rtui.ui.widgets.record_table import RecordTable
 from runtime.base.contract import METRIC_PREFIX
 from runtime.base.metrics import parse_record
@@ -272,7 +272,7 @@ class LogPane(LogView, can_focus=True):
         if is_done:
             self._refill(LogFilter(log_filter.include, log_filter.exclude, self.log_filter.json_as))
         else:
-            self.set_timer(SLICE_REST_SECONDS, partial(self._narrow_on, log_filter))
+            self.continue_soon(partial(self._narrow_on, log_filter))
             self.post_message(self.Changed())
 
     def _refill(self, log_filter: LogFilter) -> None:

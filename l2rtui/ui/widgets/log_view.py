@@ -9,9 +9,10 @@ virtual size changes, which here is with every line.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
@@ -85,6 +86,14 @@ class LogView(SpanWidget):
         self._names: dict[str, str] = {}
         """Names of the pods as shown at the start of lines."""
 
+    def continue_soon(self, work: Callable[[], None]) -> None:
+        """Go on with work in slices after the keys that came meanwhile.
+
+        Not with ``set_timer``: Textual drops a timer whose time has passed before it starts to wait, so one of a
+        millisecond is lost when the process loses its core at that moment.
+        """
+        asyncio.get_running_loop().call_later(SLICE_REST_SECONDS, self.call_next, work)
+
     # --- search ---------------------------------------------------------------------------------------------
     def find(self, text: str) -> None:
         """Search for text, ignoring case; empty ends the search."""
@@ -100,7 +109,7 @@ class LogView(SpanWidget):
         was_said = self.is_searching and search is self._said
         self.is_searching = not search.count(self.ring, self.heading, SLICE_SECONDS)
         if self.is_searching:
-            self.set_timer(SLICE_REST_SECONDS, partial(self._search_on, search, is_new=is_new))
+            self.continue_soon(partial(self._search_on, search, is_new=is_new))
             if was_said:  # another paint would show the same, and take longer than the slice
                 return
         elif is_new:
@@ -253,7 +262,7 @@ class LogView(SpanWidget):
         if self.is_arranging is not was_arranging:
             self.post_message(self.Changed())
             if self.is_arranging:
-                self.set_timer(SLICE_REST_SECONDS, self._arrange_on)
+                self.continue_soon(self._arrange_on)
         first = self._top if top is None or self.ring.at(self._top) == top else self.ring.row_of(top[0])
         self._go(self._last_top if self.is_following else first)
 
@@ -261,7 +270,7 @@ class LogView(SpanWidget):
         """Go on measuring lines, after the keys that came meanwhile."""
         self._arrange()
         if self.is_arranging:
-            self.set_timer(SLICE_REST_SECONDS, self._arrange_on)
+            self.continue_soon(self._arrange_on)
 
     def on_resize(self) -> None:
         """Wrap lines at the new width."""

@@ -250,6 +250,25 @@ async def test_keys_pass_while_a_full_log_is_wrapped_and_filtered(monkeypatch):
         assert pane.hits == 12 * len(pane.ring)
 
 
+async def test_slices_go_on_although_the_process_loses_its_core_again_and_again(monkeypatch):
+    """Textual looks at the clock twice before it waits for a timer, and drops one whose time has passed then."""
+    monkeypatch.setattr("l2rtui.ui.widgets.log_view.SLICE_SECONDS", 0.0)
+    monkeypatch.setattr("l2rtui.ui.widgets.log_pane.SLICE_SECONDS", 0.0)
+    pane = LogPane()
+    async with stage(pane, size=(40, 8)) as (_, pilot):
+        pane.restart(run="run", is_merged=False, empty="")
+        pane.extend(lines([f"{number} {'word ' * 12}" for number in range(200)]))
+        looks = itertools.count()
+        monkeypatch.setattr("textual._time.get_time", lambda: time.monotonic() + 0.01 * next(looks))
+        pane.action_wrap()
+        await until(pilot, lambda: not pane.is_arranging)
+        pane.narrow(include="^1.*")
+        await until(pilot, lambda: not pane.is_filtering)
+        pane.find("word")
+        await until(pilot, lambda: not pane.is_searching)
+        assert pane.hits == 12 * len(pane.ring) > 0
+
+
 async def until(pilot, condition) -> None:
     deadline = time.monotonic() + 60.0
     while not condition():

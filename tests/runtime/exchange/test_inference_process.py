@@ -73,8 +73,7 @@ class LearnerUnderTest:
         self.policies.publish(version, weights(self.shape, version))
 
     def child(self) -> psutil.Process | None:
-        children = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-        return children[0] if children else None
+        return inference_child(psutil.Process())
 
 
 @contextmanager
@@ -249,7 +248,10 @@ def test_closing_ends_a_process_that_was_stopped(
 
 
 def inference_child(process: psutil.Process) -> psutil.Process | None:
-    """Return the process of remote inference; the learner has others while it tries its environment."""
+    """Return the process of remote inference.
+
+    There are others: of a learner that tries its environment, and the fork server of the tests.
+    """
     for child in process.children():
         with contextlib.suppress(psutil.NoSuchProcess):  # a zombie, too
             if "inference" in child.cmdline():

@@ -19,8 +19,13 @@ import safetensors.numpy
 from runtime.base import contract
 from tests.runtime.conftest import TINY, RunUnderTest, Started, eventually
 
+pytestmark = pytest.mark.timeout(600)
 Wait = Callable[..., Any]
 RISING = ("env_steps", "updates", "policy_version")
+END_SECONDS = 240.0
+"""Longest wait for the end of a process. Three of them import torch at the same time, beside other tests on two
+cores.
+"""
 
 
 def rises(learner: Started, above: dict[str, Any], wait_until: Wait) -> dict[str, Any]:
@@ -239,7 +244,7 @@ def test_a_run_that_has_enough_ends_by_itself_and_takes_its_peers_along(
     run.settings["total_updates"] = 20
     started = [run.start("learner"), run.start("worker"), run.start("evaluator")]
     for process in started:
-        assert process.process.wait(60) == contract.EXIT_DONE, process.text()
+        assert process.process.wait(END_SECONDS) == contract.EXIT_DONE, process.text()
     assert "the run is done: 20 updates" in started[0].text()
     assert (run.folder / "run" / "metrics.jsonl").read_text().startswith(contract.METRIC_PREFIX)
     assert list((run.folder / "run" / "tensorboard").glob("events.*"))
@@ -247,7 +252,7 @@ def test_a_run_that_has_enough_ends_by_itself_and_takes_its_peers_along(
     late = run.start("worker", 1)
     wait_until(lambda: "waiting for the learner" in late.text(), "the worker to ask")
     for process in (run.start("learner"), late):
-        assert process.process.wait(60) == contract.EXIT_DONE, process.text()
+        assert process.process.wait(END_SECONDS) == contract.EXIT_DONE, process.text()
 
 
 @pytest.mark.slow
@@ -259,11 +264,11 @@ def test_a_learner_that_is_done_stays_for_those_that_never_came(run: RunUnderTes
     wait_until(
         lambda: "2 of 3 processes have not been told" in learner.text(), "the learner to be done", log=learner
     )
-    assert worker.process.wait(30) == contract.EXIT_DONE
+    assert worker.process.wait(END_SECONDS) == contract.EXIT_DONE
     assert list((run.folder / "run" / "checkpoints").glob("*.safetensors")), "all is saved before it waits"
     late = [run.start("worker", 1), run.start("evaluator")]
     for process in (*late, learner):
-        assert process.process.wait(30) == contract.EXIT_DONE, process.text()
+        assert process.process.wait(END_SECONDS) == contract.EXIT_DONE, process.text()
     assert "worker ends: " in late[0].text()
 
     again = run.start("learner", **joiners)
@@ -284,7 +289,7 @@ def test_networks_that_are_not_finite_end_the_learner_before_they_spoil_a_policy
 
     run.settings["sac"] = {**run.settings["sac"], "actor_lr": 1e38, "critic_lr": 1e38}
     diverging = run.start("learner")
-    assert diverging.process.wait(60) == contract.EXIT_NOT_FINITE
+    assert diverging.process.wait(END_SECONDS) == contract.EXIT_NOT_FINITE
     assert "not finite after update" in diverging.text()
     assert "Traceback" not in diverging.text()
     for path in (run.folder / "run" / "checkpoints").glob("*.safetensors"):
@@ -316,12 +321,12 @@ def test_peers_that_do_not_belong_and_a_second_learner_get_a_sentence(run: RunUn
     second = run.start("learner", 1, **right)
     thief = run.start("learner", 2, **right, **{contract.ENV_DIR: str(run.folder / "elsewhere")})
     for sentence, process in refused.items():
-        assert process.process.wait(60) == contract.EXIT_REFUSED
+        assert process.process.wait(END_SECONDS) == contract.EXIT_REFUSED
         assert sentence in process.text()
         assert "Traceback" not in process.text()
     rises(learner, {}, wait_until)
     for late in (second, thief):
-        assert late.process.wait(60) == contract.EXIT_FAILED
+        assert late.process.wait(END_SECONDS) == contract.EXIT_FAILED
         assert "in use by another process" in late.text()
     rises(learner, learner.last("learner"), wait_until)
     assert welcome.end() == learner.end() == contract.EXIT_DONE
