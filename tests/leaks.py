@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.unraisableexception import collect_unraisable
+from _pytest.unraisableexception import collect_unraisable, gc_collect_iterations_key
 
 SOON_SECONDS = 0.5
 GRACE_SECONDS = 2.0
@@ -91,6 +91,11 @@ class Leaks:
 
 
 leaks = Leaks()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # At the end of a worker: the second for what the first has released. pytest's five take seconds.
+    config.stash[gc_collect_iterations_key] = 2
 
 
 def _left_after(seconds: float) -> list[str]:
