@@ -246,6 +246,12 @@ def _own_state(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def without_frames(monkeypatch):
+    """Render pictures only, no frames."""
+    monkeypatch.setattr(Compositor, "render_update", _no_frame)
+
+
+@pytest.fixture
 def desk():
     """Open an app: ``async with desk(size=(80, 24)) as one``; over the small lab, or the demo cluster."""
     return _desk

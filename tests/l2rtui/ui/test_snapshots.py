@@ -8,6 +8,8 @@ from l2rtui.backends.fake import FakeBackend
 from l2rtui.config import Settings
 from l2rtui.ui.app import L2RApp
 
+pytestmark = pytest.mark.usefixtures("without_frames")
+
 
 def still_app() -> L2RApp:
     backend = FakeBackend(owner="me")
