@@ -105,7 +105,7 @@ class ObjectServer:
         self._versions = itertools.count(1)
         self._uids = itertools.count(1)
         self._events: list[tuple[int, str, str, str, Manifest]] = []
-        self._changed = asyncio.Condition()
+        self.changed = asyncio.Condition()
         self._is_reconciling = False
 
     # --- for tests ---
@@ -160,8 +160,8 @@ class ObjectServer:
             return _status(error.status, error.reason, error.message)
         for hook in self.hooks:
             hook(request.method, kind, name)
-        async with self._changed:
-            self._changed.notify_all()
+        async with self.changed:
+            self.changed.notify_all()
         if failure is not None:
             return _failed(request, failure)
         dated = {} if self.clock is None else {"Date": formatdate(self.clock(), usegmt=True)}
@@ -360,8 +360,8 @@ class ObjectServer:
                 if version > sent and of == kind and namespace in ("", where):
                     await response.write(json.dumps({"type": event, "object": item}).encode() + b"\n")
             sent = max(sent, self._events[-1][0] if self._events else 0)
-            async with self._changed:
-                await self._changed.wait()
+            async with self.changed:
+                await self.changed.wait()
 
 
 def _copied(document: Manifest) -> Manifest:

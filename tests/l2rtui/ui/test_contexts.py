@@ -190,8 +190,8 @@ async def test_a_context_that_cannot_be_entered_is_a_sentence_and_the_view_stays
         assert (one.cluster, one.app.ctx.backend) == (cluster, backend)
         # And it lives: what changes in the old cluster is shown.
         servers["lab"].put(node("lab-n2"))
-        async with servers["lab"]._changed:
-            servers["lab"]._changed.notify_all()
+        async with servers["lab"].changed:
+            servers["lab"].changed.notify_all()
         await one.until(lambda: "lab-n2" in one.cluster.snapshot.nodes, "the watch goes on")
         with one.app.background.busy("launching r7"):
             await type_command(one, "ctx prod")
@@ -311,8 +311,8 @@ async def test_a_killed_server_ages_its_own_rows_and_the_other_goes_on(opened, s
         await one.until(lambda: "prod:prod-n1" in one.words())
         await stacks["prod"].aclose()
         servers["lab"].put(node("lab-n2"))
-        async with servers["lab"]._changed:
-            servers["lab"]._changed.notify_all()
+        async with servers["lab"].changed:
+            servers["lab"].changed.notify_all()
         await one.until(lambda: "lab:lab-n2" in one.words(), "what happens in the other meanwhile")
         await one.until(lambda: "prod ▲ old" in one.words(), "its health")
         nodes = one.cluster.panes.nodes.model

@@ -64,8 +64,8 @@ async def launched(backend: KubernetesBackend, name: str) -> None:
 
 async def change(server: ObjectServer, manifest: dict) -> None:
     server.put(manifest)
-    async with server._changed:
-        server._changed.notify_all()
+    async with server.changed:
+        server.changed.notify_all()
 
 
 @pytest.fixture
