@@ -24,8 +24,13 @@ LOGGER = logging.getLogger("l2rtui.tests")
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    logger = logging.getLogger("l2rtui")
+    forget_setup()  # of a test that ran a command before
     yield tmp_path / "l2rtui"
+    forget_setup()
+
+
+def forget_setup() -> None:
+    logger = logging.getLogger("l2rtui")
     for handler in logger.handlers[:]:
         logger.removeHandler(handler)
         handler.close()

@@ -147,9 +147,7 @@ async def test_check_names_what_a_plan_lacks(lab, monkeypatch):
         lab.set(name="b", command=("l2r-runtime", "worker"), slots=0),
         lab.set(name="c", command=("./not-executable",), slots=0, restart=RestartPolicy.NEVER),
     )
-    plan = LaunchPlan(
-        (replace(plan.runs[0], spec=replace(plan.runs[0].spec, image="me/racing:1")),)
-    )
+    plan = LaunchPlan((replace(plan.runs[0], spec=replace(plan.runs[0].spec, image="me/racing:1")),))
     findings = {finding.subject: finding for finding in await lab.backend.check(plan)}
     assert findings["no-such-command"].severity == findings["./not-executable"].severity == "refusal"
     assert findings["l2r-runtime"].severity == "ok"
