@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from itertools import product
 from pathlib import Path
 
@@ -606,7 +607,7 @@ async def test_a_lost_watch_makes_all_learning_unknown_and_back(desk):
 
         await one.until(lambda: words() == {"● live"})
         health = cluster.health
-        cluster.health = replace(health, error="refused", silent_seconds=30.0)
+        cluster.health = dataclasses.replace(health, error="refused", silent_seconds=30.0)
         await one.until(lambda: words() == {"◌ unknown"})
         assert "cannot be seen: refused" in one.words()
         cluster.health = health

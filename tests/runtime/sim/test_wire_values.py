@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from runtime.rl.envs.l2r_task import CarPose, KinematicSample, Race, Recorder, log_dimensionless_jerk, rms_curvature
 from runtime.sim.control.supervisor import Budget, LivenessMonitor

@@ -14,7 +14,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from runtime.rl.algos.actor import ActorShape, NumpyActor
 from runtime.rl.algos.configs import ImpalaConfig, PPOConfig, SACConfig
@@ -196,7 +195,7 @@ def test_workers_send_the_discounted_return_of_each_episode_so_far() -> None:
 def test_a_resumed_method_goes_on_with_its_moments(method: str) -> None:
     make = PPO if method == "ppo" else Impala
     config: Any = PPOConfig(hidden=(16,)) if method == "ppo" else ImpalaConfig(hidden=(16,))
-    first, second = (make(NORMALISED, replace(config, normalise_returns=True), seed) for seed in (3, 4))
+    first, second = (make(NORMALISED, dataclasses.replace(config, normalise_returns=True), seed) for seed in (3, 4))
     for seed in range(2):
         first.update(scaled(first, seed))
     second.load_state(first.state())
