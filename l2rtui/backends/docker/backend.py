@@ -124,8 +124,8 @@ class DockerBackend:
         if (view.exit_code or runs_again) and not view.is_terminating:
             ending = self._endings.get(view.uid)
             # The count of restarts grows after an end, not with it.
-            known = (view.restarts, view.restarts - 1) if runs_again else (view.restarts,)
-            if ending is None or ending[0] not in known:
+            counts = (view.restarts, view.restarts - 1) if runs_again else (view.restarts,)
+            if ending is None or ending[0] not in counts:
                 lines: list[str] = []
                 log = ContainerLog(self._engine, view.uid, view.name)
                 query = LogQuery(tail=_LAST_LINES, previous=runs_again)

@@ -142,7 +142,8 @@ def test_a_pod_that_runs_again_tells_what_its_failed_process_said_last(last, sen
     state = {"name": "main", "restartCount": 1, "state": {"running": {}}, "lastState": {"terminated": last}}
     reason, message = explain(pod({"phase": "Running", "containerStatuses": [state]}), (), NOW)
     assert reason == "", "it runs"
-    assert message.startswith(sentence) and bool(message) == bool(sentence)
+    assert message.startswith(sentence)
+    assert bool(message) == bool(sentence)
 
 
 def test_memory_is_named_in_and_after_a_loop():
