@@ -427,7 +427,11 @@ def main(arguments: list[str]) -> None:
     )
     parser.add_argument("--loss", type=float, default=0.0, help="share of the messages that are lost on the way")
     parser.add_argument("--out", type=Path, help="write figures and curves to these files, without an ending")
+    parser.add_argument("--draw", action="store_true", help="only draw the figures of --out again")
     options = parser.parse_args(arguments)
+    if options.draw:
+        draw(options.out)
+        return
     # In turn, so that the load of the machine changes all alike.
     cases = [(0, 1.0, False), (BURST, BURST_SECONDS, True)]
     cases += [(count, count / rate, False) for rate in RATES for count in (FEW, MANY)]
@@ -464,9 +468,10 @@ def main(arguments: list[str]) -> None:
             )
             print("    simulated / real: CPU {:.2f}, segments {:.2f}, latency {:.2f}".format(*ratios), flush=True)
     if options.out:
-        lines = (json.dumps(asdict(each)) + "\n" for each in simulated)
+        runs = [("simulated", run) for run in simulated] + [("real", run) for run in checks.values()]
+        lines = (json.dumps({"kind": kind, **asdict(run)}) + "\n" for kind, run in runs)
         options.out.with_suffix(".jsonl").write_text("".join(lines))
-        draw(simulated, options.out.with_suffix(".svg"))
+        draw(options.out)
 
 
 def show(kind: str, run: Figures) -> None:
@@ -477,28 +482,36 @@ def show(kind: str, run: Figures) -> None:
     )
 
 
-def draw(runs: list[Figures], picture: Path) -> None:
-    """Draw load, latency, news and recovery over the number of workers."""
+def draw(out: Path) -> None:
+    """Draw load, latency, news and recovery over the number of workers, as lines; real runs as crosses."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     mpl.rcParams["svg.hashsalt"] = "l2rtui"
     from matplotlib import pyplot as plt
 
-    figure, (load, times) = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
-    counts = [run.workers for run in runs]
-    load.plot(counts, [run.cpu for run in runs], marker="o")
-    load.set(title="Load of the learner's exchange", ylabel="CPU seconds per second", xlabel="workers")
-    for name, label in (
-        ("latency", "acknowledgement"),
-        ("news", "all know a policy"),
-        ("recovery", "all are back"),
-    ):
-        times.plot(counts, [getattr(run, name) for run in runs], marker="o", label=label)
-    times.set(title="Times", ylabel="seconds", xlabel="workers", yscale="log")
-    times.legend(frameon=False)
-    for axes in (load, times):
-        axes.set_xscale("log")
+    runs = [json.loads(line) for line in out.with_suffix(".jsonl").read_text("utf-8").splitlines()]
+    simulated, real = ([run for run in runs if run["kind"] == kind] for kind in ("simulated", "real"))
+    figure, panels = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    titles = {"Load of the learner's exchange": "CPU seconds per second", "Times": "seconds"}
+    lines = (
+        {"cpu": "all", "network": "network thread"},
+        {"latency": "acknowledgement", "news": "all know a policy", "recovery": "all are back"},
+    )
+    for axes, (title, unit), labels in zip(panels, titles.items(), lines, strict=True):
+        for number, (name, label) in enumerate(labels.items()):
+            own = {"color": f"C{number}", "label": label}
+            axes.plot([run["workers"] for run in simulated], [run[name] for run in simulated], marker=".", **own)
+            if name in ("cpu", "network", "latency"):  # a real run measures no others
+                style = {"color": f"C{number}", "marker": "x", "linestyle": "", "markersize": 9}
+                axes.plot(
+                    [run["workers"] for run in real],
+                    [run[name] for run in real],
+                    label=f"{label}, real" if real else None,
+                    **style,
+                )
+        axes.set(title=title, ylabel=unit, xlabel="workers", xscale="log", yscale="log")
         axes.grid(alpha=0.3)
-    figure.savefig(picture, metadata={"Date": None})
+        axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
+    figure.savefig(out.with_suffix(".svg"), metadata={"Date": None})
     plt.close(figure)
