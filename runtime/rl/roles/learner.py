@@ -105,8 +105,8 @@ def _run_ranks(
     from runtime.rl.roles import ranks
 
     if main is not None and ranks.are_wanted(context):
-        kept = Checkpoints(folder / "checkpoints", context.settings.checkpoints_kept, is_read_only=True)
-        return ranks.launch(context, kept, main, ["learner"], stop, console)
+        checkpoints = Checkpoints(folder / "checkpoints", context.settings.checkpoints_kept, is_read_only=True)
+        return ranks.launch(context, checkpoints, main, ["learner"], stop, console)
     try:
         with ranks.joined(_device(context.settings), stop, console) as group:
             if group is not None and group.rank:

@@ -197,7 +197,7 @@ def _run_rank(store: str, main: Callable[[Sequence[str]], int], arguments: list[
 def _final_code(store: str) -> int | None:
     """Return the code with which a rank has ended all; None if one was lost."""
     path = Path(store)
-    codes = [int(each.name.rpartition(_FINAL)[2]) for each in path.parent.glob(f"{path.name}{_FINAL}*")]
+    codes = [int(file.name.rpartition(_FINAL)[2]) for file in path.parent.glob(f"{path.name}{_FINAL}*")]
     return min(codes, default=None)
 
 
