@@ -46,7 +46,7 @@ BENCHES = {
     "exchange members": Bench("", 1, "--rounds 1 --members 10 100"),
     "exchange scale": Bench("", 1, "--rounds 1 --seconds 0.1"),
     "exchange segments": Bench("", 2, "--rounds 1 --seconds 0.1 --memory 64"),
-    "exchange simulation": Bench("", 3, "--workers 20 --seconds 0.5"),
+    "exchange simulation": Bench("", 3, "--workers 20 --seconds 0.5 --rounds 1"),
     "exchange weights": Bench("", 2, "--rounds 1 --seconds 0.2"),
     "exchange workers": Bench("", 1, "--segments 300"),
     "gpu": Bench("a GPU, or --device cpu", 8, "--device cpu --tiny --sections machine"),

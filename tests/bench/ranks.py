@@ -47,6 +47,7 @@ LARGE: Final[dict[str, Any]] = OWN | {
 """Policy and value of 495,600 weights each; one gradient step an update is 8,192 rows."""
 LONGEST_SECONDS: Final = 900.0
 RECOVERY_SECONDS: Final = 30.0
+RESUMED: Final = "resumed ckpt-"
 COLOURS: Final = ("0.5", "C0", "C1", "C2")
 
 
@@ -236,13 +237,16 @@ def kills(options: argparse.Namespace) -> None:
             until("a checkpoint", lambda known=known: run.output("learner").count("checkpoint ckpt-") > known)
             began = time.time()
             choose.choice(until("ranks", ranks)).kill()
+            until("a resume", lambda kill=kill: run.output("learner").count(RESUMED) == kill)
 
-            def has_gone_on(began: float = began) -> bool:
-                """Return True once a record shows new updates since the kill."""
-                newer = [record for record in run.records() if record["time"] > began + 0.5]
-                return len(newer) > 1 and newer[-1]["updates"] > newer[0]["updates"]
+            def has_gone_on() -> bool:
+                """Return True once a record has more env steps than the checkpoint from which the run resumed."""
+                checkpoint, *lines = run.output("learner").rpartition(RESUMED)[2].splitlines()[:-1] or [""]
+                records = [json.loads(line) for line in lines if line.startswith('{"l2r":"learner"')]
+                resumed = int(checkpoint.partition(":")[0].rpartition("-")[2] or -1)
+                return any(record["learned_env_steps"] > resumed for record in records)
 
-            until("records of new updates", has_gone_on)
+            until("a record of new updates", has_gone_on)
             pauses.append(time.time() - began)
             records = run.records()
             for record in records[checked:]:

@@ -1,14 +1,16 @@
-"""Each measurement is listed with its requirements, and a tiny run of it succeeds."""
+"""Each measurement is listed with its requirements, and a tiny run of it succeeds; costs that one derives."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from tests.bench.__main__ import BENCHES, CLUSTER, FOLDER, summary
+from tests.bench.exchange.simulation import Costs, Figures, Point, Simulation, costs_of
 
 ROOT = FOLDER.parents[1]
 
@@ -59,3 +61,23 @@ def test_a_tiny_run_ends_well(name: str):
     before = {path: path.stat().st_mtime for path in ROOT.glob("docs/*")}
     assert output_of(*name.split(), "--tiny", seconds=580.0).strip()
     assert before == {path: path.stat().st_mtime for path in ROOT.glob("docs/*")}
+
+
+@pytest.mark.slow
+def test_the_costs_of_the_exchange_follow_from_runs_that_have_them():
+    slow, quick = Point(256.0, 3e-4, 5e-5, wake=0.002), Point(1024.0, 2e-4, 4e-5, wake=0.001)
+    known = Costs(1e-4, 5e-5, (replace(slow, rate=0.0, turn=2e-4), slow, quick))
+    pairs = [tuple(Simulation(known, count, count / rate).load(2.0) for count in (16, 128)) for rate in (256, 1024)]
+    idle, burst = Figures(0, 1.0, 0.01, 0.0, 0.0, 50.0, 0.0, 0.0, network=0.01), bursts(known)
+    costs = costs_of(idle, burst, pairs, 1.0)
+    assert (costs.message, costs.connection) == pytest.approx((known.message, known.connection), rel=0.05)
+    for point, expected in zip(costs.points, known.points, strict=True):
+        assert (point.turn, point.transfer) == pytest.approx((expected.turn, expected.transfer), rel=0.15)
+    guess, truth = (Simulation(each, 400, 0.5).load(1.0) for each in (costs, known))
+    assert guess.cpu == pytest.approx(truth.cpu, rel=0.1)
+
+
+def bursts(known: Costs) -> Figures:
+    """Figures of 64 workers that all send four times a second, each time read in one turn of 54 a second."""
+    network = 54 * known.points[0].turn + 256 * known.message
+    return Figures(64, 0.25, network, 256.0, 256.0, 54.0, 0.0, 0.0, network=network)

@@ -82,6 +82,14 @@ class Inbound:
     """Connection that the learner has not admitted yet; -1 otherwise."""
 
 
+def _source(frame: zmq.Frame) -> int:
+    """Return the descriptor of a frame's connection; -1 if libzmq does not know it."""
+    try:
+        return int(frame.get(zmq.SRCFD))
+    except zmq.ZMQError:  # libzmq answers -1, which pyzmq takes for an error
+        return -1
+
+
 class _Channel:
     """Both sockets and their poller."""
 
@@ -129,7 +137,7 @@ class _Channel:
                 # After a route this never blocks: libzmq delivers all parts of a message together.
                 if is_named:
                     frame = socket.recv(_NOBLOCK, copy=False)
-                    header, descriptor = frame.bytes, int(frame.get(zmq.SRCFD))
+                    header, descriptor = frame.bytes, _source(frame)
                 else:
                     header, descriptor = socket.recv(_NOBLOCK), -1
             except zmq.Again:

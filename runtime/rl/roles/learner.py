@@ -6,8 +6,6 @@ record contains the share of time that it waited, `idle_share`.
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -107,18 +105,17 @@ def _run_ranks(
     from runtime.rl.roles import ranks
 
     if main is not None and ranks.are_wanted(context):
-        return ranks.launch(context, main, ["learner"], stop, console)
+        checkpoints = Checkpoints(folder / "checkpoints", context.settings.checkpoints_kept, is_read_only=True)
+        return ranks.launch(context, checkpoints, main, ["learner"], stop, console)
     try:
-        with ranks.joined(_device(context.settings)) as group:
+        with ranks.joined(_device(context.settings), stop, console) as group:
             if group is not None and group.rank:
                 with device_failures():
                     ranks.follow(context, group, console)
             else:
                 _run(context, folder, stop, console, group)
     except ranks.RankLostError as error:
-        console.say(str(error))
-        sys.stdout.flush()
-        os._exit(ranks.EXIT_RANK_LOST)  # immediately: the others wait for the new start
+        ranks.end_after_loss(console, str(error))
     return contract.EXIT_DONE
 
 

@@ -15,6 +15,7 @@ import json
 import logging
 import math
 import os
+import select
 import signal
 import sys
 import tempfile
@@ -29,7 +30,8 @@ from enum import IntEnum
 from functools import cached_property
 from multiprocessing import forkserver, parent_process, set_forkserver_preload
 from multiprocessing.connection import wait
-from typing import Any, Final, TypeVar
+from pathlib import Path
+from typing import Any, Final, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -51,6 +53,7 @@ from runtime.rl.algos.plan import Plan, assemble
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
 from runtime.rl.buffers.tensor_batch import TensorBatch
+from runtime.rl.checkpoints.checkpoint_files import Checkpoints
 from runtime.rl.roles.device_collector import Columns, DeviceCollector
 from runtime.rl.roles.launch_context import Context, plan_of
 from runtime.rl.settings import Settings
@@ -59,8 +62,8 @@ STORE_VARIABLE: Final = "L2R_RANK_STORE"
 """File through which the ranks of one start find each other; set by the launching process."""
 EXIT_RANK_LOST: Final = 75
 """Exit code of a rank that lost another one (EX_TEMPFAIL of sysexits.h)."""
-_LOST: Final = (EXIT_RANK_LOST, 255)
-"""Exit codes after which the ranks start again; ``multiprocessing`` says 255 if its own process has died."""
+_FINAL: Final = "-ended-"
+"""Of the name of a file by which a rank says its exit code."""
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 GROUP_SECONDS: Final = 300.0
 """Longest time of a collective operation: a rank may compile its step first. The end of a rank is noticed at
@@ -72,8 +75,7 @@ WAIT_SECONDS: Final = 30.0
 """Interval at which rank 0 tells the others that it has no data yet; well below `GROUP_SECONDS`."""
 LOOPBACK: Final = "127.0.0.1"
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 5.0
-GOOD_SECONDS: Final = 60.0
-"""A start that lasted longer than this begins a new series of pauses."""
+"""Pauses after starts that wrote no checkpoint; after others the ranks start again at once."""
 _GENERATOR: Final = "generator"
 _EPISODES: Final = "episodes"
 _BATCHES: Final = {kind.__name__: kind for kind in (Batch, RolloutBatch)}
@@ -101,7 +103,12 @@ def collect_apart(plan: Plan, settings: Settings) -> bool:
 
 # --- the launching process ---------------------------------------------------------------------------------
 def launch(
-    context: Context, main: Callable[[Sequence[str]], int], arguments: list[str], stop: Stop, console: Console
+    context: Context,
+    checkpoints: Checkpoints,
+    main: Callable[[Sequence[str]], int],
+    arguments: list[str],
+    stop: Stop,
+    console: Console,
 ) -> int:
     """Run the ranks until the learner is done; return its exit code. Each calls ``main`` with the arguments."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
@@ -119,7 +126,7 @@ def launch(
     # The launcher of torch before 2.12 lacks this setting, and waits for 30 seconds.
     has_grace = any(field.name == "shutdown_timeout" for field in fields(LaunchConfig))
     grace: dict[str, Any] = {"shutdown_timeout": SHUTDOWN_SECONDS} if has_grace else {}
-    failures = 0
+    failures, newest = 0, checkpoints.names()[-1:]
     with tempfile.TemporaryDirectory(prefix="l2r-ranks-") as folder:
         start = 0
         while not stop.is_set():
@@ -140,21 +147,21 @@ def launch(
                 start_method="forkserver",
                 **grace,
             )
-            began = time.monotonic()
             # It keeps the mask: a signal to the whole process group must not end it, and its forks with it.
             signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
             forkserver.ensure_running()
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+            group = f"{folder}/group-{start}"
             try:
-                elastic_launch(config, _run_rank)(f"{folder}/group-{start}", main, arguments)
+                elastic_launch(config, _run_rank)(group, main, arguments)
             except SignalException:
                 return contract.EXIT_DONE
             except ChildFailedError as error:
+                if (final := _final_code(group)) is not None:
+                    return final
                 codes = {rank: failure.exitcode for rank, failure in sorted(error.failures.items())}
-                final = [code for code in codes.values() if code > 0 and code not in _LOST]
-                if final:
-                    return final[0]
-                failures = 1 if time.monotonic() - began > GOOD_SECONDS else failures + 1
+                before, newest = newest, checkpoints.names()[-1:]
+                failures = failures + 1 if newest == before else 0
                 ended = ", ".join(f"rank {rank} with code {shell_exit_code(code)}" for rank, code in codes.items())
                 console.say(f"ended: {ended}; all {count} ranks start again from the newest checkpoint")
                 # The launcher has replaced our handlers with its own, which raise.
@@ -180,9 +187,18 @@ def _run_rank(store: str, main: Callable[[Sequence[str]], int], arguments: list[
         traceback.print_exc()
         code = 1
     if code:
+        # The launcher knows the code of one rank alone, and that may be one which ends because of this one.
+        Path(f"{store}{_FINAL}{code}").touch()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _final_code(store: str) -> int | None:
+    """Return the code with which a rank has ended all; None if one was lost."""
+    path = Path(store)
+    codes = [int(file.name.rpartition(_FINAL)[2]) for file in path.parent.glob(f"{path.name}{_FINAL}*")]
+    return min(codes, default=None)
 
 
 def _end_with_launcher() -> None:
@@ -230,6 +246,8 @@ class RankGroup:
         self._form: ShareForm | None = None
         """Of the latest share."""
         self._told = time.monotonic()
+        self.is_over = False
+        """Ranks may end from now on."""
 
     @property
     def devices(self) -> list[str]:
@@ -337,8 +355,11 @@ class RankGroup:
         return LeadingCollector(self, context, settings, plan, method, console)
 
     def end(self) -> None:
-        """Rank 0: let the other ranks end."""
-        self.tell(RankCommand.END)
+        """End together: rank 0 tells the others, and none ends before all know."""
+        self.is_over = True
+        if self.rank == 0:
+            self.tell(RankCommand.END)
+        self.sum(torch.tensor(0))
 
     def align(self, method: Algorithm, collector: DeviceCollector | None) -> None:
         """Give all ranks the networks of rank 0, and if they collect their part of the copies in its checkpoint."""
@@ -437,17 +458,49 @@ def _lost_ranks() -> Iterator[None]:
         raise RankLostError("another rank has ended or does not answer") from error
 
 
+def _end_with_others(group: RankGroup, pids: Sequence[int], console: Console) -> None:
+    """End this process as soon as another rank has ended, whatever it computes.
+
+    NCCL does not notice the end of a rank for minutes, and gloo notices it at the next collective operation.
+    """
+    others = select.poll()
+    try:
+        for pid in pids:
+            others.register(os.pidfd_open(pid), select.POLLIN)
+    except ProcessLookupError:
+        pass
+    except (OSError, AttributeError):  # an older kernel, or no Linux
+        return
+    else:
+        others.poll()
+    if not group.is_over:
+        end_after_loss(console, "another rank has ended")
+
+
+def end_after_loss(console: Console, sentence: str) -> NoReturn:
+    """End this process at once: the other ranks wait for the new start."""
+    console.say(sentence)
+    sys.stdout.flush()
+    os._exit(EXIT_RANK_LOST)
+
+
+def _end_at_signals(stop: Stop) -> None:
+    """End this rank at SIGTERM from now on, even if it waits for others in native code: it has nothing to save."""
+    for number in _ENDING:
+        signal.signal(number, signal.SIG_DFL)
+    if stop.is_set():
+        sys.stdout.flush()
+        os._exit(contract.EXIT_DONE)
+
+
 @contextmanager
-def joined(device: str) -> Iterator[RankGroup | None]:
+def joined(device: str, stop: Stop, console: Console) -> Iterator[RankGroup | None]:
     """Join the group of the launching process; None if this process is not a rank."""
     if (path := os.environ.get(STORE_VARIABLE)) is None:
         yield None
         return
     signal_at_end_of(os.getppid(), signal.SIGKILL)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if rank:  # only rank 0 reacts to a signal: it has the last checkpoint to write, and ends the others
-        for number in _ENDING:
-            signal.signal(number, signal.SIG_IGN)
     is_gpu = device == "cuda"
     if is_gpu:
         local = int(os.environ["LOCAL_RANK"])
@@ -457,21 +510,30 @@ def joined(device: str) -> Iterator[RankGroup | None]:
             raise SetupError(f"devices is {size}, and torch {torch.__version__} has no NCCL, which joins GPUs")
         device = f"cuda:{local}"
         torch.cuda.set_device(local)
+    group = RankGroup(rank, size, device)
+    _end_at_signals(stop)
     with _lost_ranks():
+        store = FileStore(path, size)
+        store.set(f"pid of {rank}", str(os.getpid()))
+        pids = [int(store.get(f"pid of {other}")) for other in range(size) if other != rank]
+        threading.Thread(target=_end_with_others, args=(group, pids, console), daemon=True).start()
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if is_gpu else "gloo",
-            store=FileStore(path, size),
+            store=store,
             rank=rank,
             world_size=size,
             timeout=timedelta(seconds=GROUP_SECONDS),
         )
-    yield RankGroup(rank, size, device)
+    stop.install()
+    yield group
     # Not after an error: with a rank lost this would wait for it.
     dist.destroy_process_group()
+    # A rank waits for the launcher's word that all have ended. After a signal, or if another is lost, none comes.
+    _end_at_signals(stop)
 
 
 def follow(context: Context, group: RankGroup, console: Console) -> None:
-    """Learn as rank 0 tells, until the end."""
+    """Learn as rank 0 tells, until the end; only rank 0 reacts to a signal, and writes the last checkpoint."""
     plan, settings = share_of(plan_of(context.settings), context.settings, group.size)
     torch.set_num_threads(context.threads)
     torch.manual_seed(context.seed + group.rank)
@@ -491,6 +553,7 @@ def follow(context: Context, group: RankGroup, console: Console) -> None:
                 group.errors(method)
         elif collector is not None:
             _collect(group, method, collector, command)
+    group.end()
 
 
 def _collect(group: RankGroup, method: Algorithm, collector: DeviceCollector, command: RankCommand) -> None:

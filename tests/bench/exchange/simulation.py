@@ -1,9 +1,12 @@
 """Learner's exchange with up to 10,000 workers, simulated with the real protocol machines and measured costs.
 
-The costs of a turn of the network thread, a message and a connection are measured with few real workers over TCP
-on this machine. With them a virtual clock runs the learner's and the workers' machines for any number of workers.
-`--check` compares with as many real connections; `--draw` writes the curves. Workers send one segment in each
-period on average. After a while all weights are published anew, and then the learner dies and comes back.
+The costs of a turn of the network thread, a message and a connection are measured with at most 128 real workers
+over TCP on this machine. With them a virtual clock runs the machines of the learner and of any number of workers.
+`--check` compares with as many real connections; `--out` writes the curves. Workers send one segment in each period
+on average. After a while all weights are published anew, and then the learner dies and comes back.
+
+A turn costs less the more turns a second has: a thread that sleeps finds its caches cold. So its cost is measured
+at several rates. A connection costs even without a message, because ZeroMQ sends and gets a heartbeat each second.
 """
 
 from __future__ import annotations
@@ -14,17 +17,17 @@ import itertools
 import json
 import multiprocessing
 import random
+import select
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import zmq
 
 from runtime.base.addresses import parse
@@ -44,8 +47,12 @@ from tests.bench.exchange.segments import free_port
 SPAWN = multiprocessing.get_context("spawn")
 MOST_OF_A_TURN = 64
 """Messages that the network thread reads before it answers (`_Channel._inbound`)."""
-CALIBRATIONS = ((0, 1.0), (64, 4.0), (64, 0.2), (128, 0.5), (128, 0.125))
-"""Workers, and seconds between two segments of one, of the runs from which the costs follow."""
+RATES = (256, 1024)
+"""Segments per second of the runs from which the costs follow."""
+FEW, MANY = 16, 128
+"""Workers of those runs: what more connections cost at the same rate is the cost of a connection."""
+BURST, BURST_SECONDS = 64, 0.25
+"""Workers that all send at once, and seconds between two of their bursts: many messages in few turns."""
 WARM_SECONDS = 3.0
 
 
@@ -65,6 +72,8 @@ class Figures:
     """Median seconds from a segment to its acknowledgement."""
     late: float
     """The 95th percentile."""
+    network: float = 0.0
+    """Of ``cpu``, that of the network thread; the rest is that of ZeroMQ's thread."""
     news: float = 0.0
     """Seconds from a publish until all workers know of it."""
     recovery: float = 0.0
@@ -73,25 +82,36 @@ class Figures:
 
 @dataclass(frozen=True)
 class Costs:
-    """CPU seconds of a turn, of a message with its answer, and of a connection each second.
+    """CPU seconds of a message in the network thread, of a connection each second, and more at some rates."""
 
-    And for some rates of messages the mean time until the network thread runs after a message came, and the one-way
-    delay of a message: both grow with the load of the machine.
-    """
-
-    turn: float
     message: float
     connection: float
-    waits: tuple[tuple[float, float, float], ...] = ((0.0, 0.0, 0.0),)
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
+class Point:
+    """What depends on the rate of messages, and on the load of the machine."""
+
+    rate: float
+    turn: float
+    """CPU seconds of the network thread."""
+    transfer: float
+    """CPU seconds of ZeroMQ's thread for a message with its answer."""
+    wake: float = 0.0
+    """Mean seconds from a message until the network thread runs."""
+    delay: float = 0.0
+    """Seconds of a message on its way."""
 
 
 class Worker:
     """A session that sends a segment in each period, as long as it has credit; on any clock."""
 
-    def __init__(self, case: Case, index: int, period: float, choose: random.Random) -> None:
+    def __init__(self, case: Case, index: int, period: float, choose: random.Random | None) -> None:
+        """Without ``choose``, it sends at the same times as the others without."""
         self.session = PeerSession(hello_of(case, f"w-{index}", 1))
         self.period, self.choose = period, choose
-        self.next = choose.random() * period
+        self.next = choose.random() * period if choose is not None else 0.0
         self.sent_at: dict[int, float] = {}
         self.latencies: list[float] = []
         arena = SegmentAllocator(case.layout.item_bytes * case.transitions).allocate()
@@ -102,7 +122,8 @@ class Worker:
         """Return what it sends now. Call it at `wakes`, and after each message."""
         session = self.session
         if now >= self.next:
-            self.next = max(self.next + self.period * self.choose.uniform(0.8, 1.2), now)
+            share = self.choose.uniform(0.8, 1.2) if self.choose is not None else 1.0
+            self.next = max(self.next + self.period * share, now)
             if session.has_credit:
                 session.queue_segment(self.row, self.arena)
                 self.sent_at[session.offered] = now
@@ -123,28 +144,30 @@ def case_of(count: int, port: int = 1) -> Case:
     return Case(f"tcp://127.0.0.1:{port}", ring=False, inflight_bytes=max(1, count) * WINDOW_BYTES)
 
 
-def workers_of(case: Case, count: int, period: float, seed: int = 1) -> list[Worker]:
-    choose = random.Random(seed)
+def workers_of(case: Case, count: int, period: float, *, at_once: bool = False) -> list[Worker]:
+    choose = None if at_once else random.Random(1)
     return [Worker(case, index, period, choose) for index in range(count)]
 
 
 # --- real ------------------------------------------------------------------------------------------------------
-def connections(case: Case, count: int, period: float, pipe: Connection) -> None:
+def connections(case: Case, count: int, period: float, at_once: bool, pipe: Connection) -> None:
     """Process with so many workers, each with a TCP connection; sends its latencies when it is told to."""
     raise_limit()
     address = getattr(parse(case.endpoint), Port.DATA.value)
-    context, poller = zmq.Context(), zmq.Poller()
+    # ZeroMQ's own poller looks at each socket each time: 1,000 would send in bursts, as no 1,000 processes do.
+    context, poller = zmq.Context(), select.epoll()
     context.set(zmq.MAX_SOCKETS, 2 * count + 8)
     sockets: dict[Any, Worker] = {}
+    by_descriptor: dict[int, Any] = {}
     began, heap = time.monotonic(), []
-    for number, worker in enumerate(workers_of(case, count, period)):
+    for number, worker in enumerate(workers_of(case, count, period, at_once=at_once)):
         socket = context.socket(zmq.DEALER)
         socket.setsockopt(zmq.IDENTITY, worker.session.hello.pod.encode())
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.IMMEDIATE, 1)
         socket.connect(address)
-        poller.register(socket, zmq.POLLIN)
-        sockets[socket] = worker
+        poller.register(descriptor := socket.getsockopt(zmq.FD), select.EPOLLIN)
+        sockets[socket], by_descriptor[descriptor] = worker, socket
         heap.append((0.0, number, socket))
 
     def send(worker: Worker, socket: Any) -> None:
@@ -153,6 +176,11 @@ def connections(case: Case, count: int, period: float, pipe: Connection) -> None
                 socket.send_multipart(encode(out.message, gather(out.arenas) if out.arenas else None), zmq.NOBLOCK)
             except zmq.Again:
                 worker.session.unsent(out.message)
+        receive(worker, socket)  # a send takes the descriptor's event for what has arrived
+
+    def receive(worker: Worker, socket: Any) -> None:
+        while socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            worker.receive(time.monotonic() - began, decode(socket.recv_multipart())[0])
 
     while not pipe.poll():
         now = time.monotonic() - began
@@ -160,15 +188,15 @@ def connections(case: Case, count: int, period: float, pipe: Connection) -> None
             _, number, socket = heapq.heappop(heap)
             send(sockets[socket], socket)
             heapq.heappush(heap, (sockets[socket].wakes(now), number, socket))
-        for socket, _ in poller.poll(max(0, 1000 * (heap[0][0] - now))):
-            worker = sockets[socket]
-            while socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
-                worker.receive(time.monotonic() - began, decode(socket.recv_multipart())[0])
+        for descriptor, _ in poller.poll(max(0.0, heap[0][0] - now)):
+            socket = by_descriptor[descriptor]
+            receive(sockets[socket], socket)
     pipe.send([seconds for worker in sockets.values() for seconds in worker.latencies[-20:]])
+    poller.close()
     context.destroy(0)
 
 
-def real(count: int, period: float, seconds: float) -> Figures:
+def real(count: int, period: float, seconds: float, *, at_once: bool = False) -> Figures:
     """Measure the product's exchange with so many connections."""
     raise_limit()
     case = case_of(count, free_port())
@@ -180,58 +208,80 @@ def real(count: int, period: float, seconds: float) -> Figures:
         return poll(timeout)
 
     learner.exchange._channel.poll = counted  # type: ignore[method-assign]
-    child = SPAWN.Process(target=connections, args=(case, count, period, end), daemon=True)
+    child = SPAWN.Process(target=connections, args=(case, count, period, at_once, end), daemon=True)
     if count:
         child.start()
     while learner.machine.workers < count:
         time.sleep(0.05)
     time.sleep(WARM_SECONDS)
-    me = psutil.Process()
 
     def now() -> np.ndarray[Any, Any]:
         messages = learner.exchange._traffic.totals()["messages_in"]
-        return np.array([time.monotonic(), sum(me.cpu_times()[:2]), learner.store.taken, messages, next(turns)])
+        counts = (
+            time.process_time(),
+            learner.store.taken,
+            messages,
+            next(turns),
+            learner.exchange._network_seconds,
+        )
+        return np.array([time.monotonic(), *counts])
 
     before = now()
     time.sleep(seconds)
-    passed, *rest = now() - before
+    passed, *rest = map(float, now() - before)
     late = [0.0]
     if count:
         pipe.send(None)
         late = pipe.recv()
         child.join()
     learner.exchange.close()
-    return Figures(count, period, *(float(part / passed) for part in rest), *percentiles(late))
+    *rates, network = (part / passed for part in rest)
+    return Figures(count, period, *rates, *percentiles(late), network=network)
 
 
 def percentiles(latencies: list[float]) -> tuple[float, float]:
     return float(np.percentile(latencies, 50)), float(np.percentile(latencies, 95))
 
 
-def measured(seconds: float) -> Costs:
-    """Return the costs on this machine, from runs with few workers."""
-    runs = [real(count, period, seconds) for count, period in CALIBRATIONS]
-    counts = np.array([[run.turns, run.messages, run.workers] for run in runs])
-    # By relative errors: a quiet run counts as much as a busy one.
-    weights = np.array([[run.cpu] for run in runs])
-    used = np.linalg.lstsq(counts / weights, np.ones(len(runs)), rcond=None)[0].clip(min=0.0)
-    return waiting(waiting(Costs(*map(float, used)), runs[-2], seconds), runs[-1], seconds)
+def median_of(runs: list[Figures]) -> Figures:
+    """Return the medians of the figures of equal runs."""
+    return Figures(*np.median([astuple(run) for run in runs], axis=0).tolist())
 
 
-def waiting(costs: Costs, run: Figures, seconds: float) -> Costs:
-    """Return costs with the times at the rate of a real run, so that a simulated one has as many turns."""
+def costs_of(idle: Figures, burst: Figures, pairs: list[tuple[Figures, Figures]], seconds: float) -> Costs:
+    """Return the costs that runs show: one without workers, one with bursts, and two at each rate of messages."""
 
-    def simulated(wake: float, delay: float = 0.0) -> tuple[Costs, Figures]:
-        point = (run.messages, wake, delay)
-        found = replace(costs, waits=(*costs.waits, point))
-        return found, Simulation(replace(costs, waits=(point,)), run.workers, run.period).run(seconds)
+    def transfers(run: Figures) -> float:
+        return run.cpu - run.network
+
+    turn = idle.network / idle.turns
+    message = max(0.0, burst.network - turn * burst.turns) / burst.messages
+    extra = [(transfers(many) - transfers(few)) / (many.workers - few.workers) for few, many in pairs]
+    costs = Costs(message, max(0.0, float(np.mean(extra))), (Point(0.0, turn, 0.0),))
+    for pair in pairs:
+        own = [(run.network - message * run.messages) / run.turns for run in pair]
+        rest = [(transfers(run) - costs.connection * run.workers) / run.messages for run in pair]
+        point = Point(pair[1].messages, *(max(0.0, float(np.mean(parts))) for parts in (own, rest)))
+        if not costs.points[0].transfer:
+            costs = replace(costs, points=(replace(costs.points[0], transfer=point.transfer),))
+        costs = replace(costs, points=(*costs.points, waiting(replace(costs, points=(point,)), pair[1], seconds)))
+    return costs
+
+
+def waiting(costs: Costs, run: Figures, seconds: float) -> Point:
+    """Return the only point of these costs with the times of a real run: a simulated one has as many turns."""
+    (point,) = costs.points
+
+    def simulated(wake: float) -> Figures:
+        own = replace(costs, points=(replace(point, wake=wake),))
+        return Simulation(own, int(run.workers), run.period).load(seconds)
 
     # The longer the thread takes to wake, the more messages it finds.
-    low, high = 0.0, 0.1
-    for _ in range(7):
+    low, high = 0.0, 0.05
+    for _ in range(9):
         wake = (low + high) / 2
-        low, high = (low, wake) if simulated(wake)[1].turns < run.turns else (wake, high)
-    return simulated(wake, max(0.0, (run.latency - simulated(wake)[1].latency) / 2))[0]
+        low, high = (low, wake) if simulated(wake).turns < run.turns else (wake, high)
+    return replace(point, wake=wake, delay=max(0.0, (run.latency - simulated(wake).latency) / 2))
 
 
 # --- simulated -------------------------------------------------------------------------------------------------
@@ -241,8 +291,10 @@ class Simulation:
     def __init__(self, costs: Costs, count: int, period: float, loss: float = 0.0) -> None:
         self.case, self.costs, self.period, self.loss = case_of(count), costs, period, loss
         self.workers = workers_of(self.case, count, period)
-        rates, wakes, delays = zip(*costs.waits, strict=True)
-        self.wake, self.delay = (float(np.interp(count / period, rates, times)) for times in (wakes, delays))
+        columns = np.array([astuple(point) for point in costs.points]).T
+        self.turn, self.transfer, self.wake, self.delay = (
+            float(np.interp(count / period, columns[0], column)) for column in columns[1:]
+        )
         self.by_route = {worker.session.hello.pod.encode(): worker for worker in self.workers}
         self.machine: Membership | None = Membership(terms_of(self.case))
         self.now, self.cpu, self.turns, self.messages, self.epoch = 0.0, 0.0, 0, 0, 1
@@ -298,7 +350,7 @@ class Simulation:
     def _begin(self) -> None:
         """Begin a turn of the network thread, which takes as long as its work."""
         taken = [self.inbox.popleft() for _ in range(min(MOST_OF_A_TURN, len(self.inbox)))]
-        used = self.costs.turn + self.costs.message * len(taken)
+        used = self.turn + self.costs.message * len(taken)
         self.is_woken = False
         self.is_busy, self.turns, self.messages = True, self.turns + 1, self.messages + len(taken)
         self.cpu += used
@@ -328,9 +380,9 @@ class Simulation:
         worker.receive(self.now, send.message)
         self._send(worker)
 
-    def run(self, seconds: float) -> Figures:
-        """Return the figures of a run; `news` and `recovery` follow after the measured part."""
-        machine, count, latest = self.machine, len(self.workers), [worker.session for worker in self.workers]
+    def load(self, seconds: float) -> Figures:
+        """Return the figures of a run without those of a publish and a recovery."""
+        machine, count = self.machine, len(self.workers)
         assert machine is not None
         self.until(60.0, lambda: machine.workers == count)
         self.until(self.now + WARM_SECONDS)
@@ -338,8 +390,17 @@ class Simulation:
         self.until(self.now + seconds)
         after = self.now, self.cpu, machine.accounts.totals.accepted, self.messages, self.turns
         passed, *rest = (end - begin for begin, end in zip(before, after, strict=True))
-        rest[0] += self.costs.connection * count * passed
+        network = rest[0]
+        rest[0] += self.costs.connection * count * passed + self.transfer * rest[2]
         late = [seconds for worker in self.workers for seconds in worker.latencies[-20:]]
+        rates = (part / passed for part in rest)
+        return Figures(count, self.period, *rates, *percentiles(late), network=network / passed)
+
+    def run(self, seconds: float) -> Figures:
+        """Return the figures of a run; `news` and `recovery` follow after the measured part."""
+        figures, machine, count = self.load(seconds), self.machine, len(self.workers)
+        assert machine is not None
+        latest = [worker.session for worker in self.workers]
         machine.handle(Published(1))
         began = self.now
         news = self.until(began + 90.0, lambda: all(session.policy_version for session in latest)) - began
@@ -352,14 +413,7 @@ class Simulation:
         for worker in self.workers:  # their connections are made again, within a second
             self.at(began + self.choose.random(), worker.session.reconnected)
         recovery = self.until(began + 90.0, lambda: back.workers == count) - began
-        return Figures(
-            count,
-            self.period,
-            *(part / passed for part in rest),
-            *percentiles(late),
-            news,
-            recovery,
-        )
+        return replace(figures, news=news, recovery=recovery)
 
 
 def main(arguments: list[str]) -> None:
@@ -367,69 +421,97 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[100, 300, 1_000, 3_000, 10_000])
     parser.add_argument("--period", type=float, default=1.0, help="seconds between two segments of a worker")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=3, help="of real runs; medians count")
     parser.add_argument(
         "--check", type=int, nargs="*", default=[], metavar="WORKERS", help="also run so many really"
     )
     parser.add_argument("--loss", type=float, default=0.0, help="share of the messages that are lost on the way")
     parser.add_argument("--out", type=Path, help="write figures and curves to these files, without an ending")
+    parser.add_argument("--draw", action="store_true", help="only draw the figures of --out again")
     options = parser.parse_args(arguments)
-    costs = measured(options.seconds)
+    if options.draw:
+        draw(options.out)
+        return
+    # In turn, so that the load of the machine changes all alike.
+    cases = [(0, 1.0, False), (BURST, BURST_SECONDS, True)]
+    cases += [(count, count / rate, False) for rate in RATES for count in (FEW, MANY)]
+    cases += [(count, options.period, False) for count in options.check]
+    rounds = [
+        [real(count, period, options.seconds, at_once=at_once) for count, period, at_once in cases]
+        for _ in range(options.rounds)
+    ]
+    idle, burst, *runs = map(median_of, map(list, zip(*rounds, strict=True)))
+    pairs = [(runs[2 * index], runs[2 * index + 1]) for index in range(len(RATES))]
+    checks = dict(zip(options.check, runs[2 * len(RATES) :], strict=True))
+    costs = costs_of(idle, burst, pairs, options.seconds)
     print(
-        f"measured: {1e6 * costs.turn:.0f} us a turn, {1e6 * costs.message:.0f} us a message and its answer, "
+        f"measured in {options.rounds} rounds: {1e6 * costs.message:.0f} us a message, "
         f"{1e6 * costs.connection:.0f} us a second for a connection"
     )
-    for rate, wake, delay in costs.waits[1:]:
-        print(f"at {rate:.0f} messages/s {1e3 * wake:.1f} ms until the thread runs, {1e3 * delay:.1f} ms one way")
+    for point in costs.points:
+        print(
+            f"at {point.rate:.0f} messages/s {1e6 * point.turn:.0f} us a turn, {1e6 * point.transfer:.0f} us for a "
+            f"transfer, {1e3 * point.wake:.1f} ms until the thread runs, {1e3 * point.delay:.1f} ms one way"
+        )
     print(
-        f"{'workers':>22} {'CPU':>6} {'segments':>9} {'turns':>6} {'latency':>8} "
+        f"{'workers':>22} {'CPU':>6} {'network':>7} {'segments':>9} {'turns':>6} {'latency':>8} "
         f"{'95 %':>7} {'news':>6} {'back':>6}"
     )
     simulated = []
-    for count in sorted({*options.workers, *options.check}):
+    for count in sorted({*options.workers, *checks}):
         simulated.append(Simulation(costs, count, options.period, options.loss).run(options.seconds))
         show("simulated", simulated[-1])
-        if count in options.check:
-            show("real", found := real(count, options.period, options.seconds))
+        if (found := checks.get(count)) is not None:
+            show("real", found)
             ratios = (
                 getattr(simulated[-1], name) / getattr(found, name) for name in ("cpu", "segments", "latency")
             )
             print("    simulated / real: CPU {:.2f}, segments {:.2f}, latency {:.2f}".format(*ratios), flush=True)
     if options.out:
-        lines = (json.dumps(asdict(each)) + "\n" for each in simulated)
+        runs = [("simulated", run) for run in simulated] + [("real", run) for run in checks.values()]
+        lines = (json.dumps({"kind": kind, **asdict(run)}) + "\n" for kind, run in runs)
         options.out.with_suffix(".jsonl").write_text("".join(lines))
-        draw(simulated, options.out.with_suffix(".svg"))
+        draw(options.out)
 
 
 def show(kind: str, run: Figures) -> None:
     print(
-        f"{run.workers:8,} {kind:>13} {run.cpu:6.3f} {run.segments:9.1f} {run.turns:6.0f} "
+        f"{int(run.workers):8,} {kind:>13} {run.cpu:6.3f} {run.network:7.3f} {run.segments:9.1f} {run.turns:6.0f} "
         f"{1e3 * run.latency:5.1f} ms {1e3 * run.late:4.0f} ms {run.news:4.1f} s {run.recovery:4.1f} s",
         flush=True,
     )
 
 
-def draw(runs: list[Figures], picture: Path) -> None:
-    """Draw load, latency, news and recovery over the number of workers."""
+def draw(out: Path) -> None:
+    """Draw load, latency, news and recovery over the number of workers, as lines; real runs as crosses."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     mpl.rcParams["svg.hashsalt"] = "l2rtui"
     from matplotlib import pyplot as plt
 
-    figure, (load, times) = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
-    counts = [run.workers for run in runs]
-    load.plot(counts, [run.cpu for run in runs], marker="o")
-    load.set(title="Load of the learner's exchange", ylabel="CPU seconds per second", xlabel="workers")
-    for name, label in (
-        ("latency", "acknowledgement"),
-        ("news", "all know a policy"),
-        ("recovery", "all are back"),
-    ):
-        times.plot(counts, [getattr(run, name) for run in runs], marker="o", label=label)
-    times.set(title="Times", ylabel="seconds", xlabel="workers", yscale="log")
-    times.legend(frameon=False)
-    for axes in (load, times):
-        axes.set_xscale("log")
+    runs = [json.loads(line) for line in out.with_suffix(".jsonl").read_text("utf-8").splitlines()]
+    simulated, real = ([run for run in runs if run["kind"] == kind] for kind in ("simulated", "real"))
+    figure, panels = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    titles = {"Load of the learner's exchange": "CPU seconds per second", "Times": "seconds"}
+    lines = (
+        {"cpu": "all", "network": "network thread"},
+        {"latency": "acknowledgement", "news": "all know a policy", "recovery": "all are back"},
+    )
+    for axes, (title, unit), labels in zip(panels, titles.items(), lines, strict=True):
+        for number, (name, label) in enumerate(labels.items()):
+            own = {"color": f"C{number}", "label": label}
+            axes.plot([run["workers"] for run in simulated], [run[name] for run in simulated], marker=".", **own)
+            if name in ("cpu", "network", "latency"):  # a real run measures no others
+                style = {"color": f"C{number}", "marker": "x", "linestyle": "", "markersize": 9}
+                axes.plot(
+                    [run["workers"] for run in real],
+                    [run[name] for run in real],
+                    label=f"{label}, real" if real else None,
+                    **style,
+                )
+        axes.set(title=title, ylabel=unit, xlabel="workers", xscale="log", yscale="log")
         axes.grid(alpha=0.3)
-    figure.savefig(picture, metadata={"Date": None})
+        axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
+    figure.savefig(out.with_suffix(".svg"), metadata={"Date": None})
     plt.close(figure)

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 
 from runtime.base import addresses
 from runtime.base.addresses import SOCKET_PATH_LIMIT, EndpointError
-from runtime.exchange.transport import curve_keys
+from runtime.exchange.transport import curve_keys, sockets
 from runtime.exchange.transport.sockets import Inbound, LearnerChannel, PeerChannel, Port
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
@@ -259,3 +260,7 @@ def test_the_longest_path_that_is_let_through_can_be_bound(
     wait_until(lambda: peer.send(Port.MODEL, [b"x"]), "connection")
     receive(learner)
     assert sys.platform == "darwin" or len(str(folder / "model.sock")) == 107
+
+
+def test_a_message_of_unknown_origin_does_not_end_the_learner() -> None:
+    assert sockets._source(zmq.Frame(b"hello")) == -1

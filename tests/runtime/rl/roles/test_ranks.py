@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import torch
+from torch.distributed.elastic.multiprocessing import ProcessFailure
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher import api
 
 from runtime.base import contract
 from runtime.base.errors import SetupError
+from runtime.base.metrics import Console
+from runtime.base.signals import Stop
 from runtime.base.training_rules import mistakes_in
 from runtime.rl.algos.configs import PPOConfig
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
-from runtime.rl.roles.launch_context import plan_of
-from runtime.rl.roles.ranks import ShareForm, part, share_of, whole
+from runtime.rl.checkpoints.checkpoint_files import Checkpoints
+from runtime.rl.roles import ranks
+from runtime.rl.roles.launch_context import Context, plan_of
+from runtime.rl.roles.ranks import RankGroup, ShareForm, part, share_of, whole
 from runtime.rl.settings import from_mapping
 from tests.runtime.conftest import RunUnderTest, Started
 from tests.runtime.rl.algos.test_sac import make_batch
@@ -127,6 +140,101 @@ def rollouts() -> RolloutBatch:
     return RolloutBatch(obs, torch.rand(*lead, 2), numbers, numbers + 1, obs + 1, ended, absent=ended > 1)
 
 
+@pytest.fixture
+def other_rank() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="this system has no descriptors of processes")
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_rank_ends_with_another_whatever_it_computes(
+    other_rank: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, is_over: bool
+) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr(ranks.os, "_exit", codes.append)
+    group = RankGroup(0, 2, "cpu")
+    watch = threading.Thread(target=ranks._end_with_others, args=(group, [other_rank.pid], Console()))
+    watch.start()
+    group.is_over = is_over
+    other_rank.kill()
+    watch.join(30)
+    assert not watch.is_alive()
+    assert codes == ([] if is_over else [ranks.EXIT_RANK_LOST]), "after its last command a rank may end"
+
+
+class Launcher:
+    """Stand-in of torch's launcher: each start takes the next of the given ends."""
+
+    def __init__(self, *ends: Callable[[Path], None]) -> None:
+        self._ends = iter(ends)
+        self.starts = 0
+
+    def __call__(self, _config: object, _entry: object) -> Callable[..., None]:
+        def start(group: str, *_arguments: object) -> None:
+            self.starts += 1
+            next(self._ends, lambda _: None)(Path(group))
+
+        return start
+
+
+def lost(_group: Path) -> None:
+    failure = ProcessFailure(local_rank=0, pid=1, exitcode=ranks.EXIT_RANK_LOST, error_file="none")
+    raise ChildFailedError("rank", {0: failure})
+
+
+@pytest.fixture
+def launch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[int, list[float]]]:
+    """Run the launching process with a stand-in of the launcher; return its code and its pauses."""
+    monkeypatch.setattr(ranks, "set_forkserver_preload", lambda _modules: None)
+    monkeypatch.setattr(ranks.forkserver, "ensure_running", lambda: None)
+    for name in ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.setenv(name, "")
+    environ = {contract.ENV_RUN: "r", contract.ENV_ENDPOINT: f"ipc://{tmp_path}", contract.ENV_DIR: str(tmp_path)}
+
+    def launch(launcher: Launcher, checkpoints: Checkpoints) -> tuple[int, list[float]]:
+        pauses: list[float] = []
+        monkeypatch.setattr(api, "elastic_launch", launcher)
+        monkeypatch.setattr(time, "sleep", pauses.append)
+        context = Context.from_environment(environ, "learner")
+        return ranks.launch(context, checkpoints, lambda _: 0, ["learner"], Stop(), Console()), pauses
+
+    return launch
+
+
+def test_ranks_that_got_on_start_again_at_once_and_others_after_growing_pauses(
+    launch: Callable[..., tuple[int, list[float]]], tmp_path: Path
+) -> None:
+    checkpoints = Checkpoints(tmp_path / "checkpoints", 3)
+
+    def lost_after_a_checkpoint(group: Path) -> None:
+        checkpoints.save(launcher.starts, 100 * launcher.starts, {}, {})
+        lost(group)
+
+    launcher = Launcher(lost, lost, lost_after_a_checkpoint, lost_after_a_checkpoint, lost)
+    assert launch(launcher, checkpoints) == (contract.EXIT_DONE, [0.5, 1.0, 0.0, 0.0, 0.5])
+    assert launcher.starts == 6
+
+
+def test_the_code_of_a_rank_that_failed_is_the_learners_even_if_another_was_seen_first(
+    launch: Callable[..., tuple[int, list[float]]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(ranks.STORE_VARIABLE, "")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr(ranks, "name_process", lambda _name: None)
+    monkeypatch.setattr(ranks.os, "_exit", sys.exit)
+
+    def failed(group: Path) -> None:
+        with pytest.raises(SystemExit):
+            ranks._run_rank(str(group), lambda _: contract.EXIT_NOT_FINITE, [])
+        lost(group)
+
+    checkpoints = Checkpoints(tmp_path / "checkpoints", 3)
+    assert launch(Launcher(failed), checkpoints) == (contract.EXIT_NOT_FINITE, [])
+
+
 def ranks_of(learner: Started) -> dict[str, psutil.Process]:
     children = {child.name(): child for child in psutil.Process(learner.process.pid).children(recursive=True)}
     return {
@@ -168,8 +276,9 @@ def test_training_goes_on_when_a_rank_is_killed(
         )
     assert "all 2 ranks start again from the newest checkpoint" in learner.text()
     learner.process.terminate()
-    assert learner.process.wait(60) == contract.EXIT_DONE
-    assert "learner ends on SIGTERM" in learner.text()
+    wait_until(lambda: "learner ends on SIGTERM" in learner.text(), "an orderly end", seconds=60.0, log=learner)
+    # The launcher would wait longer for a rank that waits for the launcher.
+    assert learner.process.wait(ranks.SHUTDOWN_SECONDS - 5) == contract.EXIT_DONE
     assert_exact(learner)
 
 

@@ -27,7 +27,7 @@ from tests.fakes.kubernetes_objects import Failure
 from tests.l2rtui.backends.kubernetes.actions.conftest import Cluster
 
 GANG_RACES = int(os.environ.get("GANG_RACES", "10"))
-"""Of each case; 250 are a thousand together."""
+"""Of each of six cases; 167 are a thousand together."""
 
 
 @pytest.fixture(autouse=True)
