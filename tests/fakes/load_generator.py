@@ -41,6 +41,7 @@ class LoadBackend(FakeBackend):
         pods: Number of pods. events_per_second: Changes of single pods.
         lines_per_second: Log lines per second of all pods of the run ``crowd-0``; infinity for as many as can be
             read. Some lines are very long.
+        most_lines: Number of lines of that run after which it writes no more.
         beacon: Called with a number when the first pod of the first run gets it as its exit code, to measure
             latency.
         clock: Returns seconds since the epoch; None for a clock that stands still until it is moved.
@@ -53,10 +54,13 @@ class LoadBackend(FakeBackend):
         lines_per_second: float = 0.0,
         beacon: Callable[[int], None] | None = None,
         clock: Callable[[], float] | None = time.time,
+        *,
+        most_lines: float = math.inf,
     ) -> None:
         super().__init__(clock, is_empty=True)
         self._rate = events_per_second
         self._lines = lines_per_second
+        self._most_lines = most_lines
         self._beacon = beacon
         self._random = random.Random(1)
         self._cluster = generate_cluster(pods, self.now())
@@ -105,7 +109,7 @@ class LoadBackend(FakeBackend):
         await asyncio.sleep(self._random.random() * BATCH_SECONDS / 2)  # so that pods do not write in step
         while query.follow:
             await asyncio.sleep(BATCH_SECONDS / 2)
-            due = (time.monotonic() - began) * self._lines / PER_RUN
+            due = min((time.monotonic() - began) * self._lines, self._most_lines) / PER_RUN
             while written < due:
                 written += 1
                 text = f"INFO step {written} of {pod.name} reward=41.7 loss=0.031"
