@@ -12,7 +12,6 @@ The Docker Engine is asked directly: each destroy pays for this, and the ``docke
 from __future__ import annotations
 
 import http.client
-import json
 import os
 import re
 import socket
@@ -20,7 +19,6 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import psutil
 from msgspec import Struct
@@ -37,8 +35,9 @@ _ENGINE_SECONDS = 10.0
 """A busy Engine takes seconds for an answer."""
 _MAX_ANSWER_BYTES = 8 << 20
 _LIVING = ("created", "running", "restarting", "paused")
+"""States of a container that runs or may start. Its process runs some time before the Engine calls it running."""
 _MAX_CONTAINERS = 50
-"""Number of containers whose variables are read; the newest come first."""
+"""Number of containers whose variables are read; the newest of those that run come first."""
 _OF_OTHERS = ("l2rtui", "io.kubernetes.")
 """Parts of the labels of containers that a run's processes did not start: those of the docker backend, simulators,
 and pods of a kubelet.
@@ -83,13 +82,13 @@ def end_containers(folder: RunFolder, uid: str, since: float) -> Containers:
         for container in _started_since(engine, since - _CLOCK_SECONDS):
             name, labels = _name_of(container), container.get("Labels") or {}
             variables = engine.variables(container["Id"])
-            if variables is None:  # it has ended since the list
+            if variables is None:  # it was removed since the list
                 continue
             if uid in labels.values() or tags <= set(variables):
                 ended += 1
                 if refusal := engine.remove(container["Id"]):
                     left.append(Leftover("Container", name, refusal))
-            elif not any(part in label for label in labels for part in _OF_OTHERS):
+            elif container["State"] in _LIVING and not _is_of_others(labels):
                 command = f"docker rm -f {name.partition(' ')[0]}"
                 reason = f"started while the run existed; if it is the run's, `{command}` ends it"
                 possible.append(Leftover("Container", name, reason))
@@ -98,9 +97,15 @@ def end_containers(folder: RunFolder, uid: str, since: float) -> Containers:
     return Containers(True, ended, tuple(left), tuple(possible))
 
 
+def _is_of_others(labels: Mapping[str, str]) -> bool:
+    return any(part in label for label in labels for part in _OF_OTHERS)
+
+
 def _started_since(engine: _Engine, since: float) -> list[dict[str, Any]]:
-    containers = [item for item in engine.living() if float(item["Created"]) >= since]
-    return sorted(containers, key=lambda item: -float(item["Created"]))[:_MAX_CONTAINERS]
+    containers = [item for item in engine.containers() if float(item["Created"]) >= since]
+    return sorted(containers, key=lambda item: (item["State"] not in _LIVING, -float(item["Created"])))[
+        :_MAX_CONTAINERS
+    ]
 
 
 def _name_of(container: dict[str, Any]) -> str:
@@ -124,14 +129,14 @@ class _Engine:
             return None
         return cls(path) if path else None
 
-    def living(self) -> Any:
-        """Return the containers that run or may start. Raises OSError, HTTPException or ValueError."""
-        # The process of a container runs some time before the Engine calls it running.
-        filters = urlencode({"all": "1", "filters": json.dumps({"status": _LIVING})})
-        return self._get(f"/containers/json?{filters}")
+    def containers(self) -> Any:
+        """Return all containers, also those that have ended: the process of a run's container has the run's tags, so it
+        may have been killed as a process of the run. Raises OSError, HTTPException or ValueError.
+        """
+        return self._get("/containers/json?all=1")
 
     def variables(self, identity: str) -> list[str] | None:
-        """Return the environment of a container; None if it is gone. Raises as `living` does, and TypeError."""
+        """Return the environment of a container; None if it is gone. Raises as `containers` does, and TypeError."""
         answer = self._get(f"/containers/{identity}/json", gone={})
         return list(answer["Config"].get("Env") or ()) if answer else None
 

@@ -172,6 +172,21 @@ async def test_a_container_is_ended_or_named(lab, mark, image, has_tags):
         assert len(sleepers(mark)) == 1
 
 
+async def test_a_container_whose_process_was_killed_is_removed(lab, mark, image):
+    folders = " ".join(f"-v {path}:{path}:ro" for path in ("/usr", "/bin", "/lib", "/lib64") if Path(path).exists())
+    tags = "-e L2R_LOCAL_RUN -e L2R_RUN_ID"
+    command = f"docker run -d --network none {tags} {folders} --name {image} {image} /usr/bin/sleep {mark}"
+    await escape(lab, command, mark)
+    subprocess.run([program("docker"), "kill", image], capture_output=True, check=True)
+    receipt = await lab.destroy(grace_seconds=0.2)
+    assert_nothing_left(lab, receipt)
+    assert dict(receipt.counted)["container"] == 1
+    listed = subprocess.run(
+        [program("docker"), "ps", "-aq", "--filter", f"name={image}"], capture_output=True, check=True
+    )
+    assert listed.stdout == b""
+
+
 async def test_a_container_that_is_not_started_yet_is_removed(lab, mark, image):
     tags = "-e L2R_LOCAL_RUN -e L2R_RUN_ID"
     command = f"docker create --network none {tags} --name {image} {image} /usr/bin/sleep 1; exec sleep {mark}"
