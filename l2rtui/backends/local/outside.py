@@ -130,7 +130,7 @@ class _Engine:
         return cls(path) if path else None
 
     def containers(self) -> Any:
-        """Return all containers, also those that have ended: the process of a run's container has the run's tags, so it
+        """Return all containers, also ended ones: the process of a run's container has the run's tags, so it
         may have been killed as a process of the run. Raises OSError, HTTPException or ValueError.
         """
         return self._get("/containers/json?all=1")
