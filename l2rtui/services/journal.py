@@ -30,9 +30,10 @@ def record(verb: str, target: str, outcome: str, **details: Any) -> None:
     with contextlib.suppress(OSError):
         path = state_dir() / "journal.jsonl"
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if path.exists() and path.stat().st_size > _MAX_BYTES:
-            # One older file is enough: users read the journal about last week.
-            path.replace(path.with_suffix(".jsonl.1"))
+        with contextlib.suppress(FileNotFoundError):  # the first entry, or another program has just moved the file
+            if path.stat().st_size > _MAX_BYTES:
+                # One older file is enough: users read the journal about last week.
+                path.replace(path.with_suffix(".jsonl.1"))
         # One write of one line with O_APPEND: entries of two parallel programs do not mix.
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:

@@ -65,10 +65,17 @@ def variables_of_pip(variables: Iterable[tuple[str, str]]) -> list[str]:
     )
 
 
+def _changed_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
 def programs_of(commands: Sequence[Sequence[str]], environ: Mapping[str, str]) -> list[str]:
     """Return which files the programs of commands are, and their times: an environment may be made again."""
     paths = [Path(shutil.which(command[0], path=environ.get("PATH")) or command[0]) for command in commands]
-    times = [path.stat().st_mtime_ns if path.exists() else 0 for path in paths]
+    times = [_changed_ns(path) for path in paths]
     return [f"{os.path.realpath(path)} {time_ns}" for path, time_ns in zip(paths, times, strict=True)]
 
 

@@ -6,6 +6,7 @@ import asyncio
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec.structs import replace
@@ -261,4 +262,11 @@ def _file_state() -> object:
 
     path = history_path()
     files = (path, path.with_name(f"{path.name}-wal"))
-    return [(file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.exists()]
+    states = []
+    for file in files:
+        with suppress(
+            OSError
+        ):  # SQLite removes its log when the last connection closes; the store says what is wrong
+            status = file.stat()
+            states.append((status.st_mtime_ns, status.st_size))
+    return states

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import multiprocessing
+import os
 import socket
 import statistics
 import sys
@@ -44,7 +45,9 @@ def measure(taken: Callable[[], int], seconds: float, child: int) -> tuple[float
     first, began, cpu = taken(), time.perf_counter(), cpu_of(child)
     time.sleep(seconds)
     count = taken() - first
-    return count / (time.perf_counter() - began), (cpu_of(child) - cpu) / max(1, count)
+    # The kernel counts CPU time in ticks: what takes less counts as one.
+    used = max(cpu_of(child) - cpu, 1 / os.sysconf("SC_CLK_TCK"))
+    return count / (time.perf_counter() - began), used / max(1, count)
 
 
 def _while_received(

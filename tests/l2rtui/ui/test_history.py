@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
 from l2rtui.domain.history import Ending, HistoryEntry, HistoryRecord, LaunchFacts, RunOutcome, SourceState
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from l2rtui.services.history.launch_facts import spec_text
-from l2rtui.services.history.store import HistoryStore
+from l2rtui.services.history.store import HistoryStore, history_path
+from l2rtui.ui.overviews import history
 
 
 def record(seed, *, state=RunOutcome.DONE, best=1.0, root=""):
@@ -163,3 +166,12 @@ async def test_the_curve_of_a_past_run_is_drawn_and_its_trend_shown(desk):
         assert "█" in one.words()
         await one.press("space", "up", "space")
         await one.until(lambda: len(charts.groups) == 2, "both marked runs")
+
+
+def test_a_log_of_the_history_that_is_removed_between_two_looks_is_no_error(monkeypatch, past):
+    before = history._file_state()
+    monkeypatch.setattr(Path, "exists", lambda _: True)
+    history_path().with_name("runs.db-wal").unlink(missing_ok=True)
+    history_path().unlink()
+    assert before
+    assert history._file_state() == []

@@ -116,7 +116,7 @@ def test_a_cluster_s_life(call, amazon_server, tmp_path):
     assert (plan["cost"]["read"], "pricing" in plan["cost"]["failure"]) == ([], True)
     assert account.inventory() == {}
     code, _, output = call("create", *file)
-    assert (code, "there is no terminal to ask on" in output) == (2, True)
+    assert (code, "which needs a terminal" in output) == (2, True)
 
     code, out, output = call("create", *file, "--yes", "--no-addons", "-o", "json")
     assert code == 0, output
