@@ -169,7 +169,8 @@ class _RunLook(Struct, frozen=True):
             await asyncio.gather(*(self._read_pod(pod) for pod in firsts))
             others = [pod for pod in others if pod not in firsts]
         state = learning_state(self.run, self.pods, records.reports(now), now)
-        if state.is_worth_explaining if learner is not None else state.state is Learning.STALLED:
+        may_change = state.is_worth_explaining if learner is not None else state.state is Learning.STALLED
+        if may_change:
             await asyncio.gather(*(self._read_pod(pod) for pod in others))
 
     async def _read_learner(self, pod: PodView) -> None:

@@ -103,9 +103,8 @@ def _is_of_others(labels: Mapping[str, str]) -> bool:
 
 def _started_since(engine: _Engine, since: float) -> list[dict[str, Any]]:
     containers = [item for item in engine.containers() if float(item["Created"]) >= since]
-    return sorted(containers, key=lambda item: (item["State"] not in _LIVING, -float(item["Created"])))[
-        :_MAX_CONTAINERS
-    ]
+    containers.sort(key=lambda item: (item["State"] not in _LIVING, -float(item["Created"])))
+    return containers[:_MAX_CONTAINERS]
 
 
 def _name_of(container: dict[str, Any]) -> str:

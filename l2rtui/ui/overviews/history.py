@@ -264,9 +264,8 @@ def _file_state() -> object:
     files = (path, path.with_name(f"{path.name}-wal"))
     states = []
     for file in files:
-        with suppress(
-            OSError
-        ):  # SQLite removes its log when the last connection closes; the store says what is wrong
+        # SQLite removes its log when the last connection closes. Of any other error the store tells.
+        with suppress(OSError):
             status = file.stat()
             states.append((status.st_mtime_ns, status.st_size))
     return states

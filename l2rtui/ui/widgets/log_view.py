@@ -69,8 +69,6 @@ class LogView(SpanWidget):
         self._times: bool | None = None
         self.log_search = LogSearch()
         self.is_searching = False
-        self._said: LogSearch | None = None
-        """Search that the title names."""
         self.empty_text = ""
         self.received = 0
         self.heading = ""
@@ -100,21 +98,22 @@ class LogView(SpanWidget):
         self.log_search = LogSearch(text, self.log_search)
         self._search_on(self.log_search)
 
-    def _search_on(self, search: LogSearch, *, is_new: bool = True) -> None:
+    def _search_on(self, search: LogSearch, *, is_new: bool = True, is_said: bool = False) -> None:
         """Count matches for a moment, and go on after the keys that came meanwhile; then show the newest match of a
         new search.
+
+        Args:
+            is_said: The title already says that it searches.
         """
         if search is not self.log_search:
             return
-        was_said = self.is_searching and search is self._said
         self.is_searching = not search.count(self.ring, self.heading, SLICE_SECONDS)
         if self.is_searching:
-            self.continue_soon(partial(self._search_on, search, is_new=is_new))
-            if was_said:  # another paint would show the same, and take longer than the slice
+            self.continue_soon(partial(self._search_on, search, is_new=is_new, is_said=True))
+            if is_said:  # another paint would show the same, and take longer than the slice
                 return
         elif is_new:
             self.action_hit(-1)
-        self._said = search
         self.refresh()
         self.post_message(self.Changed())
 

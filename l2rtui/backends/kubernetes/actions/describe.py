@@ -216,7 +216,7 @@ def _container(container: Container, status: ContainerStatus | None) -> Iterator
         state_text = f"ended with {_ending(state.terminated)}"
     elif state is not None and state.waiting is not None:
         state_text = f"waits: {state.waiting.reason or 'no reason is given'}"
-    last = status.last_state.terminated if status and status.last_state else None
+    last = status.previous_end if status is not None else None
     resources = container.resources
     yield from (
         f"  {line}"

@@ -242,6 +242,11 @@ class ContainerStatus(KubeStruct, frozen=True):
     state: ContainerState | None = None
     last_state: ContainerState | None = None
 
+    @property
+    def previous_end(self) -> Terminated | None:
+        """End of the process before the newest one; None without one."""
+        return self.last_state.terminated if self.last_state is not None else None
+
 
 class PodClaimStatus(KubeStruct, frozen=True):
     """Claim that was created for a pod from a template."""

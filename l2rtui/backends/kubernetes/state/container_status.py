@@ -44,7 +44,7 @@ def newest_process(pod: PodStruct, container: str) -> ContainerProcess | None:
     if status is None or status.state is None:
         unstarted = ContainerProcess(0, is_running=False, ending=None, previous=None, is_final=False)
         return None if is_over else unstarted
-    previous = status.last_state.terminated if status.last_state else None
+    previous = status.previous_end
     ending = status.state.terminated
     # restartCount increases when the next process starts. While the container waits for it (CrashLoopBackOff), the
     # newest process is the one that has ended, and the status shows that as the last state.

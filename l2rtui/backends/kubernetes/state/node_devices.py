@@ -15,8 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.structs import NodeStruct, ObjectMeta, Quantities
@@ -36,7 +35,7 @@ class SlotRule(Struct, frozen=True):
     """Rule for the number of slots of a device; see the settings of the same names."""
 
     per_gpu: int = 4
-    by_product: Mapping[str, int] = msgspec.field(default_factory=dict)
+    by_product: Mapping[str, int] = field(default_factory=dict)
     per_core: int = 8
     most_on_cpu: int = 64
 
@@ -61,7 +60,7 @@ class NodeDevices(Struct, frozen=True):
 
     node: str
     gpus: tuple[Gpu, ...]
-    uuids: Mapping[str, int] = msgspec.field(default_factory=dict)
+    uuids: Mapping[str, int] = field(default_factory=dict)
     counts_shares: bool = False
     cpu: Gpu | None = None
     resources: tuple[Resource, ...] = ()

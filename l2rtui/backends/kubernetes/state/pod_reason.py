@@ -107,7 +107,7 @@ def _explain(pod: PodStruct, events: Sequence[EventStruct], now: float, node: No
 def _previous_end(statuses: Sequence[ContainerStatus]) -> str:
     """Return how the previous process of a running pod failed, in its own last words; empty if it did not."""
     for status in statuses:
-        last = status.last_state.terminated if status.last_state is not None else None
+        last = status.previous_end
         if last is not None and last.exit_code:
             return _oom() if last.reason == "OOMKilled" else _last_line(last)
     return ""
@@ -291,7 +291,7 @@ def _container(pod: PodStruct, status: ContainerStatus, events: Sequence[EventSt
         return reason, _image(status, reason, message, events, name)
     if reason in _CONFIG:
         return reason, _config(reason, message, name)
-    last = status.last_state.terminated if status.last_state else None
+    last = status.previous_end
     if reason == "CrashLoopBackOff":
         return reason, _crash(last, status.restart_count or 0, name)
     if last is not None and last.reason == "OOMKilled":

@@ -156,12 +156,17 @@ def image(lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     subprocess.run([docker, "rmi", "-f", name], capture_output=True, check=True)
 
 
+TAGS = "-e L2R_LOCAL_RUN -e L2R_RUN_ID"
+
+
+def docker_run(image: str, mark: str, tags: str) -> str:
+    folders = " ".join(f"-v {path}:{path}:ro" for path in ("/usr", "/bin", "/lib", "/lib64") if Path(path).exists())
+    return f"docker run -d --network none {tags} {folders} --name {image} {image} /usr/bin/sleep {mark}"
+
+
 @pytest.mark.parametrize("has_tags", [True, False])
 async def test_a_container_is_ended_or_named(lab, mark, image, has_tags):
-    tags = "-e L2R_LOCAL_RUN -e L2R_RUN_ID" if has_tags else ""
-    folders = " ".join(f"-v {path}:{path}:ro" for path in ("/usr", "/bin", "/lib", "/lib64") if Path(path).exists())
-    command = f"docker run -d --network none {tags} {folders} --name {image} {image} /usr/bin/sleep {mark}"
-    await escape(lab, command, mark)
+    await escape(lab, docker_run(image, mark, TAGS if has_tags else ""), mark)
     receipt = await lab.destroy(grace_seconds=0.2)
     assert_nothing_left(lab, receipt)
     if has_tags:
@@ -173,10 +178,7 @@ async def test_a_container_is_ended_or_named(lab, mark, image, has_tags):
 
 
 async def test_a_container_whose_process_was_killed_is_removed(lab, mark, image):
-    folders = " ".join(f"-v {path}:{path}:ro" for path in ("/usr", "/bin", "/lib", "/lib64") if Path(path).exists())
-    tags = "-e L2R_LOCAL_RUN -e L2R_RUN_ID"
-    command = f"docker run -d --network none {tags} {folders} --name {image} {image} /usr/bin/sleep {mark}"
-    await escape(lab, command, mark)
+    await escape(lab, docker_run(image, mark, TAGS), mark)
     subprocess.run([program("docker"), "kill", image], capture_output=True, check=True)
     receipt = await lab.destroy(grace_seconds=0.2)
     assert_nothing_left(lab, receipt)
@@ -188,8 +190,7 @@ async def test_a_container_whose_process_was_killed_is_removed(lab, mark, image)
 
 
 async def test_a_container_that_is_not_started_yet_is_removed(lab, mark, image):
-    tags = "-e L2R_LOCAL_RUN -e L2R_RUN_ID"
-    command = f"docker create --network none {tags} --name {image} {image} /usr/bin/sleep 1; exec sleep {mark}"
+    command = f"docker create --network none {TAGS} --name {image} {image} /usr/bin/sleep 1; exec sleep {mark}"
     await escape(lab, command, mark)
     receipt = await lab.destroy(grace_seconds=0.2)
     assert_nothing_left(lab, receipt)
