@@ -20,7 +20,9 @@ MAX_DEPTH: Final = 100
 _TOO_DEEP: Final = f"its values are nested more than {MAX_DEPTH} deep"
 
 _PREPARING: Final = threading.Lock()
-"""Held while a decoder is prepared: two threads that prepare one for the same type can crash msgspec."""
+"""Held while msgspec prepares a type: two threads that do so for the same type can end the process by SIGSEGV."""
+_CONVERTED: Final[set[Any]] = set()
+"""Types that ``convert`` has prepared."""
 
 T = TypeVar("T")
 
@@ -76,6 +78,27 @@ def decoder(kind: Any) -> Callable[[Text], Any]:
         return value
 
     return decode_bounded
+
+
+@overload
+def convert(value: Any, kind: type[T], *, from_attributes: bool = ...) -> T: ...
+
+
+@overload
+def convert(value: Any, kind: Any, *, from_attributes: bool = ...) -> Any: ...
+
+
+def convert(value: Any, kind: Any, *, from_attributes: bool = False) -> Any:
+    """Convert a value as ``msgspec.convert`` does, from any thread. Raises msgspec.ValidationError."""
+    import msgspec
+
+    if kind in _CONVERTED:
+        return msgspec.convert(value, kind, from_attributes=from_attributes)
+    with _PREPARING:
+        try:
+            return msgspec.convert(value, kind, from_attributes=from_attributes)
+        finally:
+            _CONVERTED.add(kind)  # also after an invalid value: the type is prepared first
 
 
 def _check_depth(text: Text, value: object) -> None:

@@ -79,7 +79,7 @@ def decode_manifest(text: bytes) -> CheckpointManifest:
         fields = bounded_json.loads(text)
         is_foreign = isinstance(fields, dict) and fields.get("format", FORMAT) != FORMAT
         # Another format may have other fields, so it is not converted: an error would name a field, not the format.
-        manifest = None if is_foreign else msgspec.convert(fields, CheckpointManifest)
+        manifest = None if is_foreign else bounded_json.convert(fields, CheckpointManifest)
         check = _check_sum({name: value for name, value in fields.items() if name != "check"})
     except (ValueError, TypeError) as error:
         raise ManifestError(f"its manifest cannot be used: {error}") from error

@@ -67,7 +67,7 @@ class ChangesEntry(msgspec.Struct, frozen=True, array_like=True, tag="changes"):
         Raises:
             msgspec.ValidationError: A field has the wrong type.
         """
-        return tuple(msgspec.convert(fields, _CHANGES[name]) for name, fields in self.rows if name in _CHANGES)
+        return tuple(bounded_json.convert(fields, _CHANGES[name]) for name, fields in self.rows if name in _CHANGES)
 
 
 class LineEntry(msgspec.Struct, frozen=True, array_like=True, tag="line"):

@@ -51,7 +51,7 @@ def _workdir_forms(spec: RunSpec) -> dict[str, Any]:
 def _queue_form(spec: RunSpec) -> schema.QueueForm | bool | None:
     if spec.queue is None:
         return True if spec.may_wait else None
-    return msgspec.convert(spec.queue, schema.QueueForm, from_attributes=True)
+    return bounded_json.convert(spec.queue, schema.QueueForm, from_attributes=True)
 
 
 def _without_empty(value: Any) -> Any:
@@ -154,7 +154,7 @@ def _nodes(spec: RunSpec, set_spec: SetSpec) -> tuple[schema.NodesForm, schema.R
     nodes = schema.NodesForm(
         name=set_spec.name, replicas=set_spec.replicas, min=elastic.low, max=elastic.high, **fields
     )
-    rendezvous = msgspec.convert({"backend": elastic.backend, "image": image}, schema.RendezvousForm)
+    rendezvous = bounded_json.convert({"backend": elastic.backend, "image": image}, schema.RendezvousForm)
     return nodes, rendezvous
 
 
@@ -237,7 +237,7 @@ def watch_forms(spec: RunSpec) -> dict[str, Any]:
 def _alert_form(rule: AlertRule) -> schema.AlertForm:
     fields = {**msgspec.structs.asdict(rule), "after": _duration(rule.after_seconds)}
     del fields["after_seconds"]
-    return msgspec.convert(fields, schema.AlertForm)
+    return bounded_json.convert(fields, schema.AlertForm)
 
 
 def _duration(seconds: float) -> str | float:

@@ -15,6 +15,7 @@ from l2rtui.domain.workload import Kind
 from l2rtui.errors import SpecError
 from l2rtui.services.spec import schema
 from l2rtui.services.spec.yaml_lines import Keys, Locations, dotted
+from runtime.base import bounded_json
 
 _UNKNOWN = re.compile(r"unknown field `(?P<field>[^`]*)`")
 _MISSING = re.compile(r"missing required field `(?P<field>[^`]*)`")
@@ -81,7 +82,7 @@ def explain_all(error: msgspec.ValidationError, data: Mapping[str, Any], locatio
     # msgspec stops at the first: it is taken out, and the rest is read once more.
     while len(errors) < _MOST_MISTAKES and _take_out(str(error), rest):
         try:
-            msgspec.convert(rest, schema.SpecForm)
+            bounded_json.convert(rest, schema.SpecForm)
             break
         except msgspec.ValidationError as next_error:
             error = next_error

@@ -73,7 +73,9 @@ def pod_form(settings: PodSettings) -> PodForm:
         pull_secrets=list(settings.pull_secrets),
         secrets=list(settings.secrets),
         node_selector=dict(settings.node_selector),
-        tolerations=[msgspec.convert(item, TolerationForm, from_attributes=True) for item in settings.tolerations],
+        tolerations=[
+            bounded_json.convert(item, TolerationForm, from_attributes=True) for item in settings.tolerations
+        ],
         mounts=[MountForm(*msgspec.structs.astuple(mount)) for mount in settings.mounts],
         shm=settings.shm_bytes,
         ports=list(settings.ports),

@@ -30,6 +30,7 @@ from l2rtui.services.spec.mistakes import explain_all, explain_mistake
 from l2rtui.services.spec.schema import QueueForm, SpecForm, WorkdirForm
 from l2rtui.services.spec.sweep_fields import sweep_in, with_values
 from l2rtui.services.spec.yaml_lines import Keys, Locations, apply_override, dotted, parse_yaml, read_bytes
+from runtime.base import bounded_json
 from runtime.base.limits import Limits
 
 NO_LIMITS = Limits()
@@ -202,9 +203,9 @@ def _loaded(data: dict[str, Any], locations: Locations, binding: str, limits: Li
     form: SpecForm
     try:
         if import_helm.is_values(data):
-            form, notes = import_helm.form_of(msgspec.convert(data, import_helm.Values), data)
+            form, notes = import_helm.form_of(bounded_json.convert(data, import_helm.Values), data)
         else:
-            form = msgspec.convert(data, SpecForm)
+            form = bounded_json.convert(data, SpecForm)
     except msgspec.ValidationError as error:
         explain = explain_mistake if import_helm.is_values(data) else explain_all
         raise explain(error, data, locations) from None

@@ -21,6 +21,7 @@ from l2rtui.errors import SpecError
 from l2rtui.services.spec import schema
 from l2rtui.services.spec.mistakes import explain_mistake
 from l2rtui.services.spec.yaml_lines import Locations, write_value
+from runtime.base import bounded_json
 
 SWEEP: Final = "sweep"
 _SEEDS: Final = "seeds"
@@ -117,7 +118,7 @@ def _range(path: str, data: Mapping[str, Any], locations: Locations) -> ValueRan
 
 def _converted(data: Mapping[str, Any], name: str, form: Any, locations: Locations) -> Any:
     try:
-        return msgspec.convert(data[SWEEP][name], form)
+        return bounded_json.convert(data[SWEEP][name], form)
     except msgspec.ValidationError as error:
         raise explain_mistake(error, data, locations, (SWEEP, name), form) from None
 

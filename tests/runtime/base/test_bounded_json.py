@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from typing import Any
 
 import msgspec
@@ -55,3 +57,34 @@ def test_every_error_is_the_same_and_a_value_error(text):
     with pytest.raises(UndecodableError) as raised:
         bounded_json.decode(text, Item)
     assert isinstance(raised.value, ValueError)
+
+
+SAME_TYPE = """
+import sys, threading, msgspec
+from runtime.base.bounded_json import convert
+
+sys.setswitchinterval(1e-6)
+for number in range(100):
+    inner = msgspec.defstruct("Inner", [(f"f{place}", int, 0) for place in range(30)])
+    middle = msgspec.defstruct("Middle", [(f"g{place}", inner | None, None) for place in range(10)])
+    outer = msgspec.defstruct("Outer", [("a", list[middle]), ("b", dict[str, inner])])
+    start = threading.Barrier(4)
+
+    def work():
+        start.wait()
+        assert convert({"a": [{"g0": {"f0": 1}}], "b": {"x": {"f1": 2}}}, outer).b["x"].f1 == 2
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+"""
+
+
+@pytest.mark.process
+def test_threads_that_convert_to_the_same_new_type_do_not_end_the_process():
+    done = subprocess.run(
+        [sys.executable, "-c", SAME_TYPE], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -256,13 +256,13 @@ async def _run(api: Api, view: RunView) -> list[str]:
     grouped: list[ObjectMeta] = []
     for kind in ("Job", "ReplicaSet", "StatefulSet"):
         for raw in await api.list(kind, namespace, labels=selector):
-            controller = msgspec.convert(raw, ControllerStruct)
+            controller = bounded_json.convert(raw, ControllerStruct)
             grouped.append(controller.metadata)
             uid = controller.metadata.uid
             reason, sentence = pod_reason.explain_controller(controller, events_by_uid.get(uid, ()))
             lines.append(f"{kind} {controller.metadata.name}" + (f": {reason}: {sentence}" if reason else ""))
     now = time.time()
-    pods = [msgspec.convert(raw, PodStruct) for raw in await api.list("Pod", namespace, labels=selector)]
+    pods = [bounded_json.convert(raw, PodStruct) for raw in await api.list("Pod", namespace, labels=selector)]
     # A queue may hold Jobs back before they have pods.
     for meta in [pod.metadata for pod in pods[:1]] or grouped[:1]:
         lines += fields(*await of_group(api, meta))
@@ -323,7 +323,7 @@ async def _of(api: Api, namespace: str | None, fields: dict[str, str]) -> list[E
     structs = []
     for raw in await api.list("Event", namespace, fields=selector):
         try:
-            structs.append(msgspec.convert(raw, EventStruct))
+            structs.append(bounded_json.convert(raw, EventStruct))
         except msgspec.ValidationError:
             pass  # one event of an unknown form must not hide the others
     return structs

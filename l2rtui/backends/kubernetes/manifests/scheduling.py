@@ -83,7 +83,7 @@ def of_pod(fields: Mapping[str, Any]) -> Scheduling:
         ValueError: A field has the wrong type; the message names it.
     """
     try:
-        spec = msgspec.convert(fields, _PodSpec)
+        spec = bounded_json.convert(fields, _PodSpec)
     except msgspec.ValidationError as error:
         raise ValueError(str(error).replace("$", "spec", 1)) from None
     selected = tuple(LabelRule(key, values=(value,)) for key, value in (spec.node_selector or {}).items())
