@@ -23,8 +23,7 @@ from runtime.base.errors import PeerRefusedError
 from runtime.base.metrics import Console
 from runtime.exchange.learner_client import LearnerClient
 from runtime.exchange.learner_server import LearnerServer
-from runtime.exchange.machines.member_state import SessionTerms
-from runtime.exchange.machines.sequence_ledger import Accounts
+from runtime.exchange.machines.member_state import Accounts, SessionTerms
 from runtime.exchange.protocol.messages import Trajectory
 from runtime.exchange.protocol.segment_schema import Columns, Layout, SegmentField
 from runtime.exchange.segments import SegmentAllocator

@@ -13,10 +13,12 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 torch = pytest.importorskip("torch")
 
 from runtime.base.addresses import parse  # noqa: E402
-from runtime.exchange.inference.client import RemotePolicy  # noqa: E402
-from runtime.exchange.inference.messages import proof_of  # noqa: E402
 from runtime.exchange.inference.process import InferenceProcess, InferenceProgram  # noqa: E402
-from runtime.exchange.inference.sockets import QuestionChannel  # noqa: E402
+from runtime.exchange.inference.wire import (  # noqa: E402
+    QuestionChannel,
+    RemotePolicy,
+    proof_of,
+)
 from runtime.exchange.policy_store import PolicyStore  # noqa: E402
 from runtime.rl.algos.actor import ActorShape, NumpyActor  # noqa: E402
 from runtime.rl.algos.device_actor import DeviceActor  # noqa: E402

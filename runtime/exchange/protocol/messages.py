@@ -343,7 +343,7 @@ class SharedWeights:
     """Learner → peer on the same host: the newest weights, `floats` float32, are in this shared memory.
 
     `pid` and `descriptor` identify the sealed memory file, whose first page starts with `nonce`. Its structure is
-    described in `runtime.exchange.transport.shm_weights`.
+    described in `runtime.exchange.transport.shared_memory`.
     """
 
     kind: ClassVar[str] = "shared"

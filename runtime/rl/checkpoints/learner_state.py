@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from runtime.base.errors import NotFiniteError
 from runtime.exchange.learner_server import ExchangeCut, ExchangeState
-from runtime.exchange.machines.sequence_ledger import Accounts
+from runtime.exchange.machines.member_state import Accounts
 from runtime.rl.checkpoints.checkpoint_files import Checkpoint
 from runtime.rl.checkpoints.counters import Counters
 

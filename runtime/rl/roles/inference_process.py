@@ -23,14 +23,12 @@ from runtime.base import bounded_json
 from runtime.base.addresses import EndpointError, parse
 from runtime.base.errors import FailedError
 from runtime.base.processes import signal_at_end_of
-from runtime.exchange.inference.messages import Shapes
 from runtime.exchange.inference.process import Lifeline
 from runtime.exchange.inference.server import InferenceServer, PolicyNetwork
-from runtime.exchange.inference.sockets import AnswerChannel
+from runtime.exchange.inference.wire import AnswerChannel, Shapes
 from runtime.exchange.protocol.messages import SharedWeights
 from runtime.exchange.transport.curve_keys import LearnerKeys
-from runtime.exchange.transport.shared_memory import SharedMemoryError
-from runtime.exchange.transport.shm_weights import SharedWeightsReader
+from runtime.exchange.transport.shared_memory import SharedMemoryError, SharedWeightsReader
 from runtime.rl.algos.actor import ActorShape, NumpyActor
 
 REPORT_SECONDS: Final = 0.2

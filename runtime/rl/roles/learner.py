@@ -24,8 +24,7 @@ from runtime.base.metrics import Console
 from runtime.base.object_store import open_store
 from runtime.base.signals import Stop
 from runtime.exchange.learner_server import LearnerServer
-from runtime.exchange.machines.member_state import SessionTerms
-from runtime.exchange.machines.sequence_ledger import Accounts
+from runtime.exchange.machines.member_state import Accounts, SessionTerms
 from runtime.exchange.status_server import StatusServer
 from runtime.exchange.transport import curve_keys
 from runtime.rl.algos.algorithm import Stats

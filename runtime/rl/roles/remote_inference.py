@@ -9,10 +9,8 @@ from collections.abc import Callable
 import msgspec
 
 from runtime.base.errors import SetupError
-from runtime.exchange.inference.client import RemotePolicy
-from runtime.exchange.inference.messages import proof_of
 from runtime.exchange.inference.process import InferenceProcess, InferenceProgram
-from runtime.exchange.inference.sockets import QuestionChannel, address_of
+from runtime.exchange.inference.wire import QuestionChannel, RemotePolicy, address_of, proof_of
 from runtime.exchange.policy_store import PolicyStore
 from runtime.exchange.transport import curve_keys
 from runtime.exchange.transport.shared_memory import SharedMemoryError

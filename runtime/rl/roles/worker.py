@@ -20,7 +20,7 @@ from runtime.base.errors import SetupError
 from runtime.base.gpu_meter import GpuMeter, own_devices
 from runtime.base.metrics import Console, record
 from runtime.base.signals import Stop
-from runtime.exchange.inference.client import RemotePolicy
+from runtime.exchange.inference.wire import RemotePolicy
 from runtime.exchange.learner_client import LearnerClient
 from runtime.rl.algos.actor import NumpyActor
 from runtime.rl.algos.configs import ImpalaConfig

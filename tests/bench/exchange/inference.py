@@ -24,10 +24,8 @@ import numpy as np
 import zmq
 
 from runtime.base.addresses import parse
-from runtime.exchange.inference.client import RemotePolicy
-from runtime.exchange.inference.messages import Shapes, proof_of
 from runtime.exchange.inference.server import InferenceServer
-from runtime.exchange.inference.sockets import AnswerChannel, QuestionChannel
+from runtime.exchange.inference.wire import AnswerChannel, QuestionChannel, RemotePolicy, Shapes, proof_of
 from runtime.exchange.transport import curve_keys
 from runtime.rl.algos.actor import ActorShape, NumpyActor
 from runtime.rl.roles.inference_process import NumpyPolicy

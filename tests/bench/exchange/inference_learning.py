@@ -24,10 +24,8 @@ import msgspec
 import numpy as np
 
 from runtime.base.addresses import parse
-from runtime.exchange.inference.client import RemotePolicy
-from runtime.exchange.inference.messages import proof_of
 from runtime.exchange.inference.process import InferenceProcess, InferenceProgram
-from runtime.exchange.inference.sockets import QuestionChannel
+from runtime.exchange.inference.wire import QuestionChannel, RemotePolicy, proof_of
 from runtime.exchange.policy_store import PolicyStore
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.roles.inference_process import InferenceSetup, NetworkSetup, shapes_of

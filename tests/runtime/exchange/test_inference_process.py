@@ -20,10 +20,8 @@ from runtime.base import contract
 from runtime.base.addresses import parse
 from runtime.base.errors import FailedError
 from runtime.exchange.inference import process as inference_process
-from runtime.exchange.inference.client import RemotePolicy
-from runtime.exchange.inference.messages import proof_of
 from runtime.exchange.inference.process import InferenceProcess, InferenceProgram, Lifeline, how_it_ended
-from runtime.exchange.inference.sockets import QuestionChannel
+from runtime.exchange.inference.wire import QuestionChannel, RemotePolicy, proof_of
 from runtime.exchange.policy_store import PolicyStore
 from runtime.exchange.transport import curve_keys
 from runtime.rl.algos.actor import ActorShape, NumpyActor

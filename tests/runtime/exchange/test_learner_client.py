@@ -21,8 +21,7 @@ from runtime.base.signals import Stop
 from runtime.exchange import learner_client
 from runtime.exchange.learner_client import LearnerClient
 from runtime.exchange.learner_server import LearnerServer
-from runtime.exchange.machines.member_state import SessionTerms
-from runtime.exchange.machines.sequence_ledger import Totals
+from runtime.exchange.machines.member_state import SessionTerms, Totals
 from runtime.exchange.policy_store import F4
 from runtime.exchange.protocol.framing import SegmentArena
 from runtime.exchange.protocol.messages import Get, Trajectory

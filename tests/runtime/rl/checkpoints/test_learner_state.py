@@ -13,7 +13,7 @@ import torch
 
 from runtime.base.errors import NotFiniteError
 from runtime.exchange.learner_server import ExchangeCut, ExchangeState
-from runtime.exchange.machines.sequence_ledger import Accounts
+from runtime.exchange.machines.member_state import Accounts
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.configs import SACConfig
 from runtime.rl.algos.off_policy.sac import SAC

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.exchange.learner_server import ExchangeState
-from runtime.exchange.machines.sequence_ledger import Accounts
+from runtime.exchange.machines.member_state import Accounts
 from runtime.rl import settings
 from runtime.rl.algos.plan import Plan, build, make_store
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from runtime.base.errors import SetupError
-from runtime.exchange.machines.sequence_ledger import Accounts
+from runtime.exchange.machines.member_state import Accounts
 from runtime.rl.algos.actor import NumpyActor
 from runtime.rl.algos.plan import Plan, build, make_plan, make_store
 from runtime.rl.buffers.rollout_buffer import DeviceRollouts
