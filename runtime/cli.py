@@ -111,13 +111,8 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
 def _parser() -> argparse.ArgumentParser:
     import argparse
 
-    from runtime.jobs import setup
-    from runtime.jobs.classify import options as classify
-    from runtime.jobs.elastic import options as elastic
-    from runtime.jobs.fetch import options as fetching
-    from runtime.jobs.parameter_server import options as ps
-    from runtime.jobs.steps import options as steps
-    from runtime.jobs.supervise import options as supervise
+    from runtime.jobs import classify, elastic, fetch, setup, steps, supervise
+    from runtime.jobs import parameter_server as ps
     from runtime.rl.encoding import options as encoders
     from runtime.rl.policies import options as policies
     from runtime.sim.control import control_cli
@@ -149,7 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     learner = roles.add_parser("learner", help="receive segments, update the policy, publish it, keep checkpoints")
     worker = roles.add_parser("worker", help="act with the newest policy and send segments to the learner")
     evaluator = roles.add_parser("evaluator", help="score the newest policy from the start line")
-    modules = (policies, encoders, simulator, control_cli, elastic, classify, ps, steps, supervise, fetching, setup)
+    modules = (policies, encoders, simulator, control_cli, elastic, classify, ps, steps, supervise, fetch, setup)
     for module in modules:
         module.add_parser(roles)
     config = roles.add_parser("config", help="show every setting, its value under L2R_CONFIG, and its meaning")

@@ -194,7 +194,7 @@ _MARGIN: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """Options of `l2r-runtime classify train`; see `runtime.jobs.classify.options`."""
+    """Options of `l2r-runtime classify train`; see `runtime.jobs.classify`."""
 
     epochs: int
     batch: int
