@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from runtime.base.metrics import Console
+    from runtime.base.training import Settings
     from runtime.rl.roles.launch_context import Context
-    from runtime.rl.settings import Settings
 
 _EXAMPLES: Final = """\
 a process learns what it is from variables that a launcher sets:
@@ -76,7 +76,7 @@ def _run(arguments: Sequence[str], *, is_process: bool = False) -> int:
         PeerRefusedError,
         SetupError,
     )
-    from runtime.rl.settings import SettingsError
+    from runtime.base.training import SettingsError
     from runtime.sim.wire.errors import SimulatorError
 
     try:
@@ -187,9 +187,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _config(options: argparse.Namespace, _stop: Stop) -> int:
     from runtime.base import contract
-    from runtime.rl import settings
+    from runtime.base.training import describe, describe_method, parse
 
-    training = settings.parse(os.environ.get(contract.ENV_CONFIG, ""))
+    training = parse(os.environ.get(contract.ENV_CONFIG, ""))
     if options.check:
         from runtime.rl.roles.settings_check import check_settings, try_environment
 
@@ -199,11 +199,11 @@ def _config(options: argparse.Namespace, _stop: Stop) -> int:
         return contract.EXIT_DONE
     if options.copies:
         return _copies(training)
-    described = list(settings.describe(training))
+    described = list(describe(training))
     if options.json:
         print("{" + ", ".join(f'"{name}": {value}' for name, value, _ in described) + "}")
         return contract.EXIT_DONE
-    for name, value, meaning in (*described, *settings.describe_method(training)):
+    for name, value, meaning in (*described, *describe_method(training)):
         print(f"{name:24} {value}\n{'':24} {meaning}")
     return contract.EXIT_DONE
 

@@ -33,10 +33,9 @@ from l2rtui.errors import L2RError
 from l2rtui.services.curves import curve_record
 from l2rtui.services.history import place as travelling
 from l2rtui.services.history.launch_facts import hidden_fields
-from runtime.base import alert_rules, limits
+from runtime.base import alert_rules, limits, training
 from runtime.base.bounded_json import UndecodableError
 from runtime.base.metrics import parse_record
-from runtime.rl import settings
 from tests.fuzz.target import Target, file_of, folder
 
 SPEC = RunSpec(
@@ -122,7 +121,7 @@ def _read_secret(data: bytes) -> None:
 
 def _read_settings(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
-    for parse in (settings.parse, alert_rules.parse_rules, limits.Limits.parse):
+    for parse in (training.parse, alert_rules.parse_rules, limits.Limits.parse):
         with contextlib.suppress(ValueError):
             parse(text)
 

@@ -87,7 +87,7 @@ def test_captured_and_eager_batches_agree():
 
 @pytest.mark.process
 def test_the_process_answers_from_the_card_while_its_learner_learns_on_it(short_folder, no_leaks):
-    from runtime.rl.algos.configs import SACConfig
+    from runtime.base.methods import SACConfig
     from runtime.rl.algos.off_policy.sac import SAC
     from runtime.rl.buffers.replay import Batch
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from runtime.base.methods import ImpalaConfig, PPOConfig
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.algorithm import Algorithm, HasKernels, optimiser_tensors
-from runtime.rl.algos.configs import ImpalaConfig, PPOConfig
 from runtime.rl.algos.moments import REWARD_BOUND, RunningMoments
 from runtime.rl.algos.networks import Network, Policy, SharedValue, joint_gradient, value_network
 from runtime.rl.algos.optimisers import Adam, clip_grad_norm

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from runtime.base.methods import ImpalaConfig
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.algorithm import Algorithm, Stats
-from runtime.rl.algos.configs import ImpalaConfig
 from runtime.rl.algos.impala import Impala
 from runtime.rl.algos.optimisers import Adam, anneal, clip_grad_norm
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
+from runtime.base.methods import ImpalaConfig
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.actor_critic import (
     ActorCritic,
@@ -26,7 +27,6 @@ from runtime.rl.algos.actor_critic import (
     without_padding,
 )
 from runtime.rl.algos.algorithm import Stats
-from runtime.rl.algos.configs import ImpalaConfig
 from runtime.rl.algos.optimisers import anneal
 from runtime.rl.buffers.ring_index import GOES_ON
 from runtime.rl.buffers.rollout_buffer import RolloutBatch

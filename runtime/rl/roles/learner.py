@@ -23,6 +23,7 @@ from runtime.base.errors import NotFiniteError, SetupError
 from runtime.base.metrics import Console
 from runtime.base.object_store import open_store
 from runtime.base.signals import Stop
+from runtime.base.training import Settings
 from runtime.exchange.learner_server import LearnerServer
 from runtime.exchange.machines.member_state import Accounts, SessionTerms
 from runtime.exchange.status_server import StatusServer
@@ -54,7 +55,6 @@ from runtime.rl.roles.publishing import PolicyPublisher
 from runtime.rl.roles.remote_inference import remote_inference
 from runtime.rl.roles.run_watch import RunWatch, watch_of
 from runtime.rl.roles.tracking import tracking
-from runtime.rl.settings import Settings
 
 if TYPE_CHECKING:
     from runtime.rl.algos.plan import Plan

@@ -45,7 +45,7 @@ def learn(shape: ActorShape, device: str, commands: Connection, *, is_learning: 
     """Update SAC until the other end sends a message; return the updates a second, 0 if it does not learn."""
     import torch
 
-    from runtime.rl.algos.configs import SACConfig
+    from runtime.base.methods import SACConfig
     from runtime.rl.algos.off_policy.sac import SAC
     from runtime.rl.buffers.replay import Batch
 

@@ -17,6 +17,7 @@ import zmq
 from runtime.base import contract
 from runtime.base.addresses import Endpoint, EndpointError, parse
 from runtime.base.errors import SetupError
+from runtime.base.training import from_mapping
 from runtime.exchange.inference.server import InferenceServer, PolicyNetwork
 from runtime.exchange.inference.wire import (
     AnswerChannel,
@@ -39,7 +40,6 @@ from runtime.rl.algos.plan import make_plan
 from runtime.rl.roles.inference_process import NumpyPolicy
 from runtime.rl.roles.launch_context import Context
 from runtime.rl.roles.remote_inference import remote_inference
-from runtime.rl.settings import from_mapping
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from tests.runtime.conftest import RunUnderTest
 

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
+from runtime.base.methods import DQNConfig
 from runtime.rl.algos.actor import ActorShape, linear_schedule
 from runtime.rl.algos.algorithm import HasKernels, Stats, optimiser_tensors
-from runtime.rl.algos.configs import DQNConfig
 from runtime.rl.algos.moments import RunningMoments
 from runtime.rl.algos.networks import Arena, dense_layers, encode, fill_kernels, fill_uniform
 from runtime.rl.algos.off_policy.critics import (

@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
+from runtime.base.methods import SACConfig
 from runtime.rl.algos.actor import ActorShape, linear_schedule
 from runtime.rl.algos.algorithm import HasKernels, Stats, optimiser_tensors
-from runtime.rl.algos.configs import SACConfig
 from runtime.rl.algos.moments import RunningMoments
 from runtime.rl.algos.networks import Actor, Network
 from runtime.rl.algos.off_policy.critics import (

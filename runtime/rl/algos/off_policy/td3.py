@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
+from runtime.base.methods import TD3Config
 from runtime.rl.algos.actor import ActorShape, linear_schedule
 from runtime.rl.algos.algorithm import HasKernels, Stats, optimiser_tensors
-from runtime.rl.algos.configs import TD3Config
 from runtime.rl.algos.moments import RunningMoments
 from runtime.rl.algos.networks import Network, fill_biases
 from runtime.rl.algos.off_policy.critics import (

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.rl.algos.configs import DQNConfig, TD3Config
+from runtime.base.methods import DQNConfig, TD3Config
 from runtime.rl.algos.off_policy import graph_updates
 from runtime.rl.algos.off_policy.critics import ReplayMethod
 from runtime.rl.algos.off_policy.dqn import DQN

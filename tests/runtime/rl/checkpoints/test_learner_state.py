@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from runtime.base.errors import NotFiniteError
+from runtime.base.methods import SACConfig
 from runtime.exchange.learner_server import ExchangeCut, ExchangeState
 from runtime.exchange.machines.member_state import Accounts
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.algos.configs import SACConfig
 from runtime.rl.algos.off_policy.sac import SAC
 from runtime.rl.buffers.replay import Replay, transition_layout
 from runtime.rl.checkpoints.checkpoint_files import Checkpoint, Checkpoints

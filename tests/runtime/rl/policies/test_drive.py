@@ -105,7 +105,7 @@ def test_the_variable_goes_over_the_settings_of_the_checkpoint(
 
 
 OWN = """
-from runtime.rl.algos.configs import SACConfig
+from runtime.base.methods import SACConfig
 from runtime.rl.algos.off_policy.sac import SAC
 
 class Calm(SAC):
