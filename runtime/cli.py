@@ -113,10 +113,10 @@ def _parser() -> argparse.ArgumentParser:
 
     from runtime.jobs import classify, elastic, fetch, setup, steps, supervise
     from runtime.jobs import parameter_server as ps
-    from runtime.rl.encoding import options as encoders
-    from runtime.rl.policies import options as policies
+    from runtime.rl import encoding as encoders
+    from runtime.rl import policies
+    from runtime.sim import reference as simulator
     from runtime.sim.control import control_cli
-    from runtime.sim.reference import options as simulator
 
     class Version(argparse.Action):
         """Action that looks the version up only when needed: importlib.metadata takes tens of milliseconds."""
@@ -314,9 +314,9 @@ def _alert(options: argparse.Namespace, _stop: Stop) -> int:
 
 def _infer(_options: argparse.Namespace, _stop: Stop) -> int:
     """Answer the workers of the learner that started this process; a signal to both is the learner's to handle."""
-    from runtime.rl.roles import inference_process
+    from runtime.rl.roles import remote_inference
 
-    return inference_process.run()
+    return remote_inference.run()
 
 
 def _track(options: argparse.Namespace, _stop: Stop) -> int:
@@ -333,7 +333,7 @@ def _simulate(options: argparse.Namespace, _stop: Stop) -> int:
     """Run a reference simulator; it belongs to no run and needs no variables of one."""
     from runtime.base import contract
     from runtime.base.errors import SetupError
-    from runtime.sim.reference import options as simulator
+    from runtime.sim import reference as simulator
 
     try:
         simulator.start(options)

@@ -30,7 +30,7 @@ from runtime.exchange.segments import SegmentAllocator
 from runtime.exchange.status_server import StatusServer
 from runtime.exchange.transport import curve_keys, shared_memory
 from runtime.rl.algos.actor import ActorShape, NumpyActor
-from runtime.rl.buffers.store_cuts import ConstantCut
+from runtime.rl.buffers.replay_state import ConstantCut
 from runtime.rl.roles.launch_context import Context
 from runtime.rl.roles.rate_limiter import RateLimiter
 

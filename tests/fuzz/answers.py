@@ -57,8 +57,7 @@ from runtime.jobs.steps import StepMarkers
 from runtime.jobs.supervise import PodSupervisor
 from runtime.rl.checkpoints import counters
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints
-from runtime.rl.datasets.episode_files import DatasetFacts, Episode
-from runtime.rl.datasets.journal import JournalFile, JournalWriter
+from runtime.rl.datasets.episode_files import DatasetFacts, Episode, JournalFile, JournalWriter
 from runtime.rl.roles.run_watch import WatchState
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from runtime.tracks import maps

@@ -23,7 +23,7 @@ from runtime.base.metrics import Console
 from runtime.exchange.protocol.segment_schema import Layout
 from runtime.jobs.datasets import digits
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.buffers.gradient_buffer import gradient_layout
+from runtime.rl.buffers.rollout_buffer import gradient_layout
 
 
 class LoggedConsole(Console):

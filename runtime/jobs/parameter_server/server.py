@@ -22,7 +22,7 @@ from runtime.exchange.learner_server import LearnerServer
 from runtime.exchange.machines.member_state import Accounts, SessionTerms
 from runtime.exchange.transport import curve_keys
 from runtime.jobs.parameter_server.rank_context import LoggedConsole, PsRank
-from runtime.rl.buffers.gradient_buffer import Gradients
+from runtime.rl.buffers.rollout_buffer import Gradients
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints
 from runtime.rl.checkpoints.counters import Counters, next_epoch, read_journal, write_journal
 from runtime.rl.roles.rate_limiter import RateLimiter

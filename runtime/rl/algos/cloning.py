@@ -21,7 +21,7 @@ from runtime.rl.algos.algorithm import Algorithm, HasKernels, Stats, optimiser_t
 from runtime.rl.algos.networks import Network
 from runtime.rl.algos.optimisers import Adam, anneal
 from runtime.rl.buffers.replay import Batch
-from runtime.rl.device.precision import DTYPES
+from runtime.rl.device.accelerator import DTYPES
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,10 @@ from runtime.exchange.protocol.segment_schema import Layout
 from runtime.rl.algos.actor import ActorShape, FirstLayers, value_shape
 from runtime.rl.algos.memory import Memory
 from runtime.rl.algos.method_config import MethodConfig, ReplayConfig, RolloutConfig
-from runtime.rl.buffers.gradient_buffer import Gradients, gradient_layout
 from runtime.rl.buffers.host_rows import HostRows
 from runtime.rl.buffers.priorities import Priority
 from runtime.rl.buffers.replay import Replay, RowsFactory, transition_layout
-from runtime.rl.buffers.rollout_buffer import DeviceRollouts, Rollouts, rollout_layout
+from runtime.rl.buffers.rollout_buffer import DeviceRollouts, Gradients, Rollouts, gradient_layout, rollout_layout
 from runtime.rl.buffers.sequence_replay import SequenceReplay
 from runtime.rl.class_names import OwnNetwork, load_class
 from runtime.rl.spaces import ActionSpace, ObsSpace
@@ -45,13 +44,13 @@ METHOD_CLASSES: Final[Mapping[str, str]] = {
 }
 """Class of each method's learner: by name, so that workers need not import it, and torch with it."""
 RECURRENT_CLASSES: Final[Mapping[str, str]] = {
-    "ppo": "runtime.rl.algos.recurrent.actor_critic:RecurrentPPO",
-    "impala": "runtime.rl.algos.recurrent.actor_critic:RecurrentImpala",
-    "sac": "runtime.rl.algos.recurrent.soft_actor_critic:RecurrentSAC",
+    "ppo": "runtime.rl.algos.recurrent:RecurrentPPO",
+    "impala": "runtime.rl.algos.recurrent:RecurrentImpala",
+    "sac": "runtime.rl.algos.recurrent:RecurrentSAC",
 }
 """Classes for policies with memory."""
 DISCRETE_SAC: Final = "runtime.rl.algos.off_policy.sac:DiscreteSAC"
-RECURRENT_DISCRETE_SAC: Final = "runtime.rl.algos.recurrent.soft_actor_critic:RecurrentDiscreteSAC"
+RECURRENT_DISCRETE_SAC: Final = "runtime.rl.algos.recurrent:RecurrentDiscreteSAC"
 _ANY_CONVOLUTIONS: Final = ((1, 1, 1),)
 """Convolutions that fit every image; a placeholder until an encoder's replace them."""
 _NEVER: Final = 2**50
@@ -288,7 +287,7 @@ def make_store(
     priority = weighting if config.prioritised else None
     rows: RowsFactory = partial(HostRows, pinned=pinned)
     if device is not None:
-        from runtime.rl.buffers.device_rows import DeviceRows
+        from runtime.rl.buffers.device_replay import DeviceRows
 
         rows = partial(DeviceRows, device)
     segment = plan.segment_transitions // settings.segment_steps, settings.segment_steps
@@ -308,7 +307,7 @@ def build(
         capture: see `runtime.rl.device.captured.CapturedByShape`.
     """
     if isinstance(plan.config, ImpalaConfig) and plan.sends_gradients:
-        from runtime.rl.algos.gradient_server import gradient_server_for_impala
+        from runtime.rl.algos.impala import gradient_server_for_impala
 
         return gradient_server_for_impala(plan.shape, plan.config, seed, device)
     algorithm: Algorithm = load_class(plan.method)(
@@ -321,7 +320,7 @@ def build(
 
 def assemble(plan: Plan, settings: Settings, seed: int, device: str) -> Algorithm:
     """Return the algorithm of a learner, or of one of its ranks, with the precision that its settings choose."""
-    from runtime.rl.device.precision import chosen_precision, set_float32_products
+    from runtime.rl.device.accelerator import chosen_precision, set_float32_products
 
     precision = chosen_precision(settings.precision, device, has_images=bool(plan.shape.images))
     set_float32_products(precision)

@@ -19,9 +19,8 @@ from runtime.base.errors import SetupError
 from runtime.base.object_store import open_store
 from runtime.base.training import Settings, from_mapping, read_object
 from runtime.rl.algos.plan import Plan, build
-from runtime.rl.checkpoints.checkpoint_files import Checkpoint, Checkpoints
+from runtime.rl.checkpoints.checkpoint_files import Checkpoint, Checkpoints, bring_newest
 from runtime.rl.checkpoints.learner_state import method_state
-from runtime.rl.checkpoints.upload import bring_newest
 
 _FOLDER: Final = "checkpoints"
 """Folder of the checkpoints within a run's folder."""

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from runtime.base.errors import InterruptedWorkError, SetupError
 from runtime.base.signals import Stop
 from runtime.base.training import Settings, parse
-from runtime.rl.algos.actor import NumpyActor
-from runtime.rl.algos.recurrent.copy_states import CopyStates
+from runtime.rl.algos.actor import CopyStates, NumpyActor
 from runtime.rl.checkpoints.saved_policy import SavedRun, open_run, say_aside
 from runtime.rl.envs.base import VectorEnv, closing_env
 from runtime.rl.roles.launch_context import environment_plan, make_environment

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.rl.envs.base import StepResult
-from runtime.rl.envs.camera_pictures import LatestPictures, Picture
-from runtime.rl.envs.l2r_options import L2ROptions
+from runtime.rl.envs.l2r_options import L2ROptions, LatestPictures, Picture
 from runtime.rl.envs.racing import RacingVectorEnv
 from runtime.rl.envs.racing_rules import FELT, RacingOptions, RacingRules
 from runtime.rl.spaces import ActionSpace

@@ -13,8 +13,7 @@ from runtime.base import contract
 from runtime.base.errors import InterruptedWorkError
 from runtime.base.metrics import record
 from runtime.base.signals import Stop
-from runtime.rl.algos.actor import NumpyActor
-from runtime.rl.algos.recurrent.copy_states import CopyStates
+from runtime.rl.algos.actor import CopyStates, NumpyActor
 from runtime.rl.checkpoints.saved_policy import SavedRun, open_run, say_aside
 from runtime.rl.datasets.recorder import EpisodeRecorder
 from runtime.rl.envs.base import EpisodeSummary, MeasuresEpisodes, StepResult, VectorEnv, bare, closing_env

@@ -20,8 +20,7 @@ import numpy as np
 from runtime.base import contract, environments
 from runtime.base.errors import SetupError
 from runtime.base.training import Settings
-from runtime.rl.algos.actor import NumpyActor
-from runtime.rl.algos.recurrent.copy_states import CopyStates
+from runtime.rl.algos.actor import CopyStates, NumpyActor
 from runtime.rl.envs.base import HoldsProcesses, VectorEnv, bare, closing_env
 from runtime.rl.roles.launch_context import environment_plan, make_environment
 

@@ -30,9 +30,9 @@ from runtime.rl.algos.plan import Plan, Store
 from runtime.rl.buffers.replay import Replay
 from runtime.rl.buffers.ring_index import GOES_ON
 from runtime.rl.buffers.rollout_buffer import DISCOUNTED, DeviceRollouts
+from runtime.rl.device.accelerator import check_generator, load_generator, saved_generators
 from runtime.rl.device.captured import Captured
 from runtime.rl.device.compiled import Draws, compiled, is_compiled
-from runtime.rl.device.generators import check_generator, load_generator, saved_generators
 from runtime.rl.envs.device import DeviceArrays
 from runtime.rl.envs.registry import make_device_env
 

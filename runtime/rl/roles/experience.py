@@ -17,8 +17,8 @@ from runtime.rl.buffers.batch_source import BatchSource
 from runtime.rl.buffers.replay import Draw, Replay
 from runtime.rl.checkpoints.counters import Counters
 from runtime.rl.class_names import load_class
+from runtime.rl.device.accelerator import device_free_bytes, host_free_bytes
 from runtime.rl.device.staging import DeviceCopier
-from runtime.rl.device.usage import device_free_bytes, host_free_bytes
 from runtime.rl.roles.rate_limiter import RateLimiter, delay_after_resume, warmup_after_resume
 
 if TYPE_CHECKING:

@@ -51,9 +51,8 @@ from runtime.base.training import Settings
 from runtime.rl.algos.algorithm import Algorithm
 from runtime.rl.algos.method_config import ReplayConfig, RolloutConfig
 from runtime.rl.algos.plan import Plan, assemble
-from runtime.rl.buffers.replay import Batch
+from runtime.rl.buffers.replay import Batch, TensorBatch
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
-from runtime.rl.buffers.tensor_batch import TensorBatch
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints
 from runtime.rl.roles.device_collector import Columns, DeviceCollector
 from runtime.rl.roles.launch_context import Context, plan_of

@@ -21,11 +21,11 @@ from runtime.base import contract
 from runtime.base.docker_client import CONFLICT, REQUEST_SECONDS, DockerClient, take_frames
 from runtime.base.docker_endpoint import DockerEndpoint, EngineError
 from runtime.sim.launchers import container_reaper
-from runtime.sim.launchers.ports import PortLease
 from runtime.sim.launchers.simulator_process import (
     Addresses,
     Cause,
     Failure,
+    PortLease,
     ProcessEnd,
     SimulatorHandle,
     own_address,

@@ -28,8 +28,8 @@ from runtime.exchange.inference.process import InferenceProcess, InferenceProgra
 from runtime.exchange.inference.wire import QuestionChannel, RemotePolicy, proof_of
 from runtime.exchange.policy_store import PolicyStore
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.roles.inference_process import InferenceSetup, NetworkSetup, shapes_of
 from runtime.rl.roles.launch_context import THREAD_VARIABLES
+from runtime.rl.roles.remote_inference import InferenceSetup, NetworkSetup, shapes_of
 
 CASES = {
     "vector": ActorShape(4, 2, (128, 128)),

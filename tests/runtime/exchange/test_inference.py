@@ -37,9 +37,8 @@ from runtime.exchange.transport import curve_keys
 from runtime.rl.algos.actor import ActorShape, NumpyActor
 from runtime.rl.algos.device_actor import DeviceActor
 from runtime.rl.algos.plan import make_plan
-from runtime.rl.roles.inference_process import NumpyPolicy
 from runtime.rl.roles.launch_context import Context
-from runtime.rl.roles.remote_inference import remote_inference
+from runtime.rl.roles.remote_inference import NumpyPolicy, remote_inference
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from tests.runtime.conftest import RunUnderTest
 

@@ -26,8 +26,8 @@ from runtime.exchange.inference.wire import QuestionChannel, RemotePolicy, proof
 from runtime.exchange.policy_store import PolicyStore
 from runtime.exchange.transport import curve_keys
 from runtime.rl.algos.actor import ActorShape, NumpyActor
-from runtime.rl.roles.inference_process import InferenceSetup, NetworkSetup, batch_sizes, shapes_of
 from runtime.rl.roles.launch_context import environment_plan, make_environment
+from runtime.rl.roles.remote_inference import InferenceSetup, NetworkSetup, batch_sizes, shapes_of
 from tests.runtime.conftest import RunUnderTest
 
 pytestmark = [

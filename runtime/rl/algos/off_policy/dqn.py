@@ -20,8 +20,7 @@ from torch.nn.functional import smooth_l1_loss
 from runtime.base.methods import DQNConfig
 from runtime.rl.algos.actor import ActorShape, linear_schedule
 from runtime.rl.algos.algorithm import HasKernels, Stats, optimiser_tensors
-from runtime.rl.algos.moments import RunningMoments
-from runtime.rl.algos.networks import Arena, dense_layers, encode, fill_kernels, fill_uniform
+from runtime.rl.algos.networks import Arena, RunningMoments, dense_layers, encode, fill_kernels, fill_uniform
 from runtime.rl.algos.off_policy.critics import (
     LearnFunction,
     ReplayMethod,
@@ -31,7 +30,7 @@ from runtime.rl.algos.off_policy.critics import (
 )
 from runtime.rl.algos.optimisers import Adam, clip_grad_norm
 from runtime.rl.buffers.replay import Batch
-from runtime.rl.device.precision import DTYPES
+from runtime.rl.device.accelerator import DTYPES
 
 
 class QNetwork:

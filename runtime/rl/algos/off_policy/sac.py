@@ -29,8 +29,7 @@ from torch.nn.functional import mse_loss
 from runtime.base.methods import SACConfig
 from runtime.rl.algos.actor import ActorShape, linear_schedule
 from runtime.rl.algos.algorithm import HasKernels, Stats, optimiser_tensors
-from runtime.rl.algos.moments import RunningMoments
-from runtime.rl.algos.networks import Actor, Network
+from runtime.rl.algos.networks import Actor, Network, RunningMoments
 from runtime.rl.algos.off_policy.critics import (
     ChoiceCritic,
     LearnFunction,
@@ -44,7 +43,7 @@ from runtime.rl.algos.off_policy.critics import (
 )
 from runtime.rl.algos.optimisers import Adam
 from runtime.rl.buffers.replay import Batch
-from runtime.rl.device.precision import DTYPES
+from runtime.rl.device.accelerator import DTYPES
 
 
 @dataclass(frozen=True, slots=True)

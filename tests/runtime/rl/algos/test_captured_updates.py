@@ -24,8 +24,7 @@ from runtime.rl.algos.off_policy.dqn import DQN
 from runtime.rl.algos.off_policy.sac import SAC, DiscreteSAC
 from runtime.rl.algos.off_policy.td3 import TD3
 from runtime.rl.algos.ppo import PPO, split_rows
-from runtime.rl.algos.recurrent.actor_critic import RecurrentImpala, RecurrentPPO
-from runtime.rl.algos.recurrent.soft_actor_critic import RecurrentDiscreteSAC, RecurrentSAC
+from runtime.rl.algos.recurrent import RecurrentDiscreteSAC, RecurrentImpala, RecurrentPPO, RecurrentSAC
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
 from runtime.rl.class_names import load_class

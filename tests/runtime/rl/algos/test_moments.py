@@ -20,7 +20,7 @@ from runtime.base.training import from_mapping
 from runtime.rl.algos.actor import ActorShape, NumpyActor
 from runtime.rl.algos.device_actor import DeviceActor
 from runtime.rl.algos.impala import Impala
-from runtime.rl.algos.moments import REWARD_BOUND, Mean, RunningMoments
+from runtime.rl.algos.networks import REWARD_BOUND, Mean, RunningMoments
 from runtime.rl.algos.off_policy.sac import SAC
 from runtime.rl.algos.plan import make_plan
 from runtime.rl.algos.ppo import PPO

@@ -23,9 +23,9 @@ from runtime.rl.algos.own_network import first_weights
 from runtime.rl.algos.plan import Plan, build
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
-from runtime.rl.device.precision import chosen_precision
-from runtime.rl.roles.inference_process import NetworkSetup, make_network
+from runtime.rl.device.accelerator import chosen_precision
 from runtime.rl.roles.launch_context import environment_plan, make_environment
+from runtime.rl.roles.remote_inference import NetworkSetup, make_network
 from runtime.rl.roles.settings_check import check_settings
 from tests.runtime.conftest import RunUnderTest
 

@@ -25,7 +25,7 @@ from runtime.rl.algos.off_policy.dqn import DQN
 from runtime.rl.algos.off_policy.sac import SAC
 from runtime.rl.algos.plan import assemble, make_plan
 from runtime.rl.algos.ppo import PPO
-from runtime.rl.algos.recurrent.actor_critic import RecurrentPPO
+from runtime.rl.algos.recurrent import RecurrentPPO
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
 from runtime.rl.spaces import ActionSpace, ObsSpace

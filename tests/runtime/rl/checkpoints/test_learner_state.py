@@ -20,8 +20,7 @@ from runtime.rl.algos.off_policy.sac import SAC
 from runtime.rl.buffers.replay import Replay, transition_layout
 from runtime.rl.checkpoints.checkpoint_files import Checkpoint, Checkpoints
 from runtime.rl.checkpoints.counters import Counters
-from runtime.rl.checkpoints.learner_state import LearnerSnapshot, pack, unpack
-from runtime.rl.checkpoints.writer import CheckpointWriter
+from runtime.rl.checkpoints.learner_state import CheckpointWriter, LearnerSnapshot, pack, unpack
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from tests.fakes.segments import numbered
 

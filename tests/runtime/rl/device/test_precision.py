@@ -10,7 +10,7 @@ import torch
 
 from runtime.base.training import SettingsError, from_mapping
 from runtime.rl.algos.plan import assemble, make_plan
-from runtime.rl.device.precision import chosen_precision, set_float32_products
+from runtime.rl.device.accelerator import chosen_precision, set_float32_products
 from runtime.rl.spaces import ActionSpace, ObsSpace
 
 

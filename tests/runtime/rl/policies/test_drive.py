@@ -12,8 +12,7 @@ import pytest
 
 from runtime.base import contract
 from runtime.cli import main
-from runtime.rl.algos.actor import NumpyActor
-from runtime.rl.algos.recurrent.copy_states import CopyStates
+from runtime.rl.algos.actor import CopyStates, NumpyActor
 from runtime.rl.envs.registry import make_vector_env
 from runtime.rl.roles.evaluator import drive_episodes, evaluation_seeds
 from tests.runtime.conftest import RunUnderTest, eventually

@@ -11,9 +11,8 @@ import pytest
 import yaml
 
 from runtime.base.training import from_mapping
-from runtime.rl.algos.actor import NumpyActor
+from runtime.rl.algos.actor import CopyStates, NumpyActor
 from runtime.rl.algos.plan import build, make_store
-from runtime.rl.algos.recurrent.copy_states import CopyStates
 from runtime.rl.roles.launch_context import environment_plan, make_environment
 from runtime.rl.roles.rollout import Rollout
 
