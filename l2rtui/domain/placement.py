@@ -24,8 +24,9 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from l2rtui.domain.containers import Binding, PodSettings
+from l2rtui.domain.containers import PodSettings
 from l2rtui.domain.counts import CLOSED, NVIDIA_GPU, Counts, counted_resource, counted_units
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.ledger import Ledger, NodeLedger, Slot, SlotState
 from l2rtui.domain.node import CPU, Node, SlotId, device_index, device_name
 from l2rtui.domain.quantity import counted

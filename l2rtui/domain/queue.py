@@ -15,7 +15,7 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from l2rtui.domain.containers import Binding
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.ledger import Ledger, SlotState
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.placement import Pin, PlacementPolicy, bound_to_cpu, place

@@ -19,13 +19,13 @@ import numpy as np
 import safetensors.numpy
 
 from l2rtui import config
-from l2rtui.backends.common.train_settings import settings_findings
+from l2rtui.backends.common.run_specs import settings_findings
 from l2rtui.backends.docker import describe as docker_describe
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.actions import destroy, run_object
 from l2rtui.backends.kubernetes.api import oidc
+from l2rtui.backends.kubernetes.api.credentials import ExecSource
 from l2rtui.backends.kubernetes.api.errors import RequestInfo, response_error
-from l2rtui.backends.kubernetes.api.exec_credentials import ExecSource
 from l2rtui.backends.kubernetes.api.kubeconfig import ExecPlugin, Oidc
 from l2rtui.backends.kubernetes.api.structs import ObjectMeta
 from l2rtui.backends.kubernetes.state import node_devices, views

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import msgspec
 
-from l2rtui.backends.common import stored_spec
+from l2rtui.backends.common import run_specs
 from l2rtui.backends.common.reservations import ReservationFile
-from l2rtui.backends.docker import labels as docker_labels
+from l2rtui.backends.docker import views as docker_labels
 from l2rtui.backends.docker import views as docker_views
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.actions import slot_leases
 from l2rtui.backends.kubernetes.api import oidc
 from l2rtui.backends.kubernetes.api.errors import ApiError, RequestInfo
 from l2rtui.backends.kubernetes.api.http import decode_json
-from l2rtui.backends.local import secret_files, state_files
+from l2rtui.backends.local import secrets, state_files
 from l2rtui.backends.local.state_files import RunRecord, RunStatus
 from l2rtui.backends.queue_store import QueueFile, QueueStore
 from l2rtui.backends.recorded import recording
@@ -53,7 +53,7 @@ def _encoded(*values: object) -> Callable[[], list[bytes]]:
 
 
 def _read_spec(data: bytes) -> None:
-    spec = stored_spec.decode(data)
+    spec = run_specs.decode(data)
     json.loads(spec.train)
     if spec.trial is not None:
         spec.trial.document()
@@ -116,7 +116,7 @@ def _read_history(data: bytes) -> None:
 
 
 def _read_secret(data: bytes) -> None:
-    secret_files.read(Path(file_of("secret.json", data)))
+    secrets.read(Path(file_of("secret.json", data)))
 
 
 def _read_settings(data: bytes) -> None:

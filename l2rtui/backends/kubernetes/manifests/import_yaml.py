@@ -23,7 +23,8 @@ from l2rtui.backends.kubernetes.extended_resources import is_countable
 from l2rtui.backends.kubernetes.manifests import import_fields, import_services, scheduling
 from l2rtui.backends.kubernetes.manifests.gpu_binding import CUDA, DEVICE_VARIABLES, NVIDIA, WHOLE_GPU
 from l2rtui.backends.kubernetes.manifests.import_fields import items, mapping, named
-from l2rtui.domain.containers import Binding, PodSettings, Scheduling, Security
+from l2rtui.domain.containers import PodSettings, Scheduling, Security
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.quantity import counted, parse_bytes, parse_cores, parse_quantity
 from l2rtui.domain.workload import MAX_NAME, MAX_SET_NAME, Kind, Resources, RestartPolicy, Role, RunSpec, SetSpec

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.decode import UndecodedObject
-from l2rtui.backends.kubernetes.api.dra_structs import ResourceClaimStruct, ResourceSliceStruct
 from l2rtui.backends.kubernetes.api.list_pages import key_of
 from l2rtui.backends.kubernetes.api.structs import (
     ConfigMapStruct,
@@ -27,7 +26,11 @@ from l2rtui.backends.kubernetes.api.structs import (
     PodStruct,
 )
 from l2rtui.backends.kubernetes.state.dcgm import Samples, exporters, gpu_uses, pods_by_gpu
-from l2rtui.backends.kubernetes.state.dra_allocations import DraAllocations
+from l2rtui.backends.kubernetes.state.dra_allocations import (
+    DraAllocations,
+    ResourceClaimStruct,
+    ResourceSliceStruct,
+)
 from l2rtui.backends.kubernetes.state.gpu_usage import PodGpuUsage, read_gpu_usage
 from l2rtui.backends.kubernetes.state.node_devices import MOST_GPUS, NodeDevices, SlotRule, read_devices
 from l2rtui.backends.kubernetes.state.own_reports import MOST_WORKERS, PodReport, worker_rows

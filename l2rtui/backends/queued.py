@@ -22,12 +22,13 @@ from l2rtui.domain.snapshot import ClusterSnapshot, RunView, SetView
 from l2rtui.domain.status import QUEUED
 from l2rtui.errors import BackendError, RefusedError
 
-if TYPE_CHECKING:  # the store of a queue is imported once there is one
+if TYPE_CHECKING:
     from l2rtui.backends.queue_store import Place, QueueStore
     from l2rtui.domain.plan import ScalePlan
     from l2rtui.domain.queue import Ticket
     from l2rtui.domain.receipt import DestroyProgress, Receipt
     from l2rtui.domain.workload import RunSpec
+
 
 _WATCH_SECONDS: Final = 0.5
 """Interval at which the queue's file is checked while the backend is silent: one stat."""
