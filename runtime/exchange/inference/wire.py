@@ -35,8 +35,8 @@ from runtime.base.addresses import Endpoint, EndpointError
 from runtime.exchange.transport.curve_keys import LearnerKeys, PeerKeys
 from runtime.exchange.transport.sockets import (
     HANDSHAKE_BYTES,
-    HANDSHAKE_MS,
     ZapAuthenticator,
+    bounded_socket,
     configure_client,
     io_threads,
 )
@@ -194,7 +194,6 @@ class RemotePolicy:
 PORT_OFFSET: Final = 3
 """Distance from the data port; between them are the model port and the status port."""
 SOCKET_NAME: Final = "asks.sock"
-LINGER_MS: Final = 0
 BACKLOG: Final = 256
 MAX_QUEUED_ANSWERS: Final = 64
 """Maximum number of queued answers to one worker, which waits for one answer at a time: the others are obsolete."""
@@ -224,13 +223,9 @@ class _Channel:
     def _new(self) -> zmq.Socket[bytes]:
         self._timeout_seconds = -1.0
         """Current timeout of the socket; setting it costs a call, so it is set only when it changes."""
-        socket = self._context.socket(self._kind)
-        socket.setsockopt(zmq.LINGER, LINGER_MS)
+        largest = self._largest + HANDSHAKE_BYTES
+        socket = bounded_socket(self._context, self._kind, largest, ipv6=self._ipv6)
         socket.setsockopt(zmq.SNDHWM, MAX_QUEUED_ANSWERS)
-        socket.setsockopt(zmq.MAXMSGSIZE, self._largest + HANDSHAKE_BYTES)
-        socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
-        socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
-        socket.setsockopt(zmq.IPV6, int(self._ipv6))
         return socket
 
     def _set_timeout(self, timeout_seconds: float) -> None:

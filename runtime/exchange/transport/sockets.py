@@ -175,6 +175,21 @@ class Inbound:
     """Connection that the learner has not admitted yet; -1 otherwise."""
 
 
+def bounded_socket(
+    context: zmq.Context[zmq.Socket[bytes]], kind: int, largest_bytes: int, *, ipv6: bool
+) -> zmq.Socket[bytes]:
+    """Return a socket that closes connections with larger frames or incomplete handshakes, and that drops unsent
+    messages when it is closed.
+    """
+    socket = context.socket(kind)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.MAXMSGSIZE, largest_bytes)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    socket.setsockopt(zmq.IPV6, int(ipv6))
+    return socket
+
+
 def _source(frame: zmq.Frame) -> int:
     """Return the descriptor of a frame's connection; -1 if libzmq does not know it."""
     try:
@@ -195,18 +210,14 @@ class _Channel:
         self._sockets = {port: self._new(port) for port in Port}
 
     def _new(self, port: Port) -> zmq.Socket[bytes]:
-        socket = self._context.socket(self._kind)
+        socket = bounded_socket(self._context, self._kind, self._largest[port], ipv6=self._ipv6)
         socket.setsockopt(zmq.LINGER, LINGER_MS)
         # No high-water marks: credit bounds the queues, and beyond a mark a ROUTER would drop without an error.
         socket.setsockopt(zmq.SNDHWM, 0)
         socket.setsockopt(zmq.RCVHWM, 0)
-        socket.setsockopt(zmq.MAXMSGSIZE, self._largest[port])
         socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
         socket.setsockopt(zmq.HEARTBEAT_TTL, HEARTBEAT_TIMEOUT_MS)
-        socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
-        socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
-        socket.setsockopt(zmq.IPV6, int(self._ipv6))
         self._poller.register(socket, zmq.POLLIN)
         return socket
 
