@@ -435,7 +435,6 @@ def _whole(devices: Iterable[Sequence[SlotId]], sizes: Mapping[Device, int], num
 
 
 def _first(devices: Iterable[Sequence[SlotId]], number: int) -> tuple[SlotId, ...]:
-    """Return ``number`` slots of the first device that has them."""
     return next((tuple(slots[:number]) for slots in devices if len(slots) >= number), ())
 
 
@@ -447,7 +446,6 @@ class _ClosedNodes:
         self._nodes: dict[tuple[str, PodSettings], dict[str, Obstacle]] = {}
 
     def of(self, part: SetSpec) -> Mapping[str, Obstacle]:
-        """Return the nodes that are closed to a set, with the reason for each."""
         key = (part.name, part.pod)
         if key not in self._nodes:
             self._nodes[key] = obstacles(part, self._ledger)
@@ -759,7 +757,6 @@ def _holders(slots: Iterable[Slot]) -> str:
 
 
 def _off(slots: Iterable[Slot]) -> str:
-    """Return a clause on the nodes whose slots are off."""
     nodes = list(dict.fromkeys(slot.id.node for slot in slots if slot.state is SlotState.OFF))
     more = f" and {len(nodes) - _MAX_NAMES} more" if len(nodes) > _MAX_NAMES else ""
     verb = "is" if len(nodes) == 1 else "are"
@@ -767,7 +764,6 @@ def _off(slots: Iterable[Slot]) -> str:
 
 
 def _reserved(slots: Iterable[Slot]) -> str:
-    """Return a clause on slots that others have reserved."""
     owners = Counter(
         slot.reservation.owner
         for slot in slots

@@ -286,7 +286,6 @@ def _contested(ticket: Ticket, ledger: Ledger) -> tuple[SlotId, ...]:
 
 
 def _marked(ledger: Ledger, slots: Iterable[SlotId], state: SlotState) -> Ledger:
-    """Return the ledger with these slots in another state."""
     changed = dict(ledger.slots)  # copied for each change: callers keep the ledger from before
     for slot_id in slots:
         changed[slot_id] = replace(changed[slot_id], state=state)

@@ -106,7 +106,6 @@ class _Worker:
 
     @property
     def state(self) -> str:
-        """State in the log record."""
         if self.pid is not None:
             return "running"
         return "ended" if self.starts_at is None else "waiting"

@@ -235,7 +235,6 @@ class _Channel:
             self._socket.setsockopt(zmq.RCVTIMEO, math.ceil(timeout_seconds * 1000))
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()
         self._context.term()
 

@@ -372,7 +372,6 @@ class _ProgressReporter:
         self._total: int | None = None
 
     def tell(self, size: int, total: int | None) -> None:
-        """Record `size` bytes of `total`."""
         self.seen, self._total = size, total
         now = time.monotonic()
         if now - self._said < SAY_SECONDS:
@@ -383,7 +382,6 @@ class _ProgressReporter:
         self._console.say(f"fetching {self._shown}: {size / 1e6:.1f} MB{share}")
 
     def end(self, state: str, size: int, detail: str) -> None:
-        """Print how it ended."""
         self.seen = size
         self._record(state)
         seconds = time.monotonic() - self._began

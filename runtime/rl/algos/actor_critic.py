@@ -55,7 +55,6 @@ class ActorCritic(Algorithm):
     def _networks(
         self, shape: ActorShape, generator: torch.Generator, device: str, dtype: torch.dtype
     ) -> tuple[Policy, Network]:
-        """Return policy and value network."""
         policy = Policy(shape, generator, device, dtype)
         if self.config.shared_layers:
             return policy, SharedValue(policy, generator, device)

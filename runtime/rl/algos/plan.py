@@ -170,7 +170,6 @@ def _shape(
     *,
     activation: Literal["relu", "tanh"] = "relu",
 ) -> ActorShape:
-    """Return the shape of the policy network."""
     is_random = settings.algorithm == "random"
     return ActorShape.of(
         obs,

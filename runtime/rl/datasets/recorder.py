@@ -117,7 +117,6 @@ class EpisodeRecorder:
 
     @property
     def _path(self) -> Path:
-        """Path of the next file."""
         return self._folder / f"{self._name}-{self._files + 1:06}{SUFFIX}"
 
     def _forget(self) -> None:

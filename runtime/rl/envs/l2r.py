@@ -205,7 +205,6 @@ class L2RVectorEnv:
         return self.obs_space.pack(np.ascontiguousarray(place[:, self._numbers]), pictures)
 
     def _set_state(self, row: int, pose: Pose, steering: float, seconds: float) -> None:
-        """Write a pose into the state."""
         values, state = pose.values, self._state
         east, north, _ = local_position(self._map, pose)
         forward, sideways, _ = values[protocol.VELOCITY]

@@ -73,7 +73,6 @@ class Experience:
     """Store of a run's data, on the learner's device if it fits there. Raises SetupError if it fits nowhere."""
 
     def __init__(self, plan: Plan, settings: Settings, seed: int, device: str, say: Callable[[str], None]) -> None:
-        """Create the store, and say where it is."""
         self._plan = plan
         self._settings = settings
         self._device = device

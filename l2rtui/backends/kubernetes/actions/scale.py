@@ -75,7 +75,6 @@ class _Scale:
         self._run = RunPlan(run_id, spec.with_replicas(plan.set_name, plan.replicas), user, plan.added)
 
     async def run(self, grace_seconds: float | None) -> None:
-        """Execute the plan."""
         plan = self._plan
         kind = render.controller_kind(self._set_spec)
         selector = f"{labels.RUN_ID}={self._run.uid},{labels.SET}={plan.set_name}"

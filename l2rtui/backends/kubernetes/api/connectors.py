@@ -335,7 +335,6 @@ class _Unresolved(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """Return the name as its own address."""
         return [{"hostname": host, "host": host, "port": port, "family": family, "proto": 0, "flags": 0}]
 
     async def close(self) -> None:

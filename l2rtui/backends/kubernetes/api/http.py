@@ -288,13 +288,11 @@ class Connection:
         return self._session
 
     def _headers(self) -> list[tuple[str, str]]:
-        """Return the headers of all requests."""
         encoding = ("Accept-Encoding", self._encoding)
         agent = ("User-Agent", f"{FIELD_MANAGER}/{__version__}")
         return [*self.access.user.impersonate, ("Accept", JSON), encoding, agent]
 
     async def _error(self, request: RequestInfo, answer: Answer) -> ApiError:
-        """Read the error of a response."""
         body = b""
         while len(body) < _MOST_OF_ERROR and (part := await answer.read_some()):
             body += part
