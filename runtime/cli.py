@@ -228,7 +228,7 @@ def _copies(training: Settings) -> int:
     from runtime.rl.roles.launch_context import bound_to_one_thread
 
     bound_to_one_thread()  # before NumPy is imported: a worker has one
-    from runtime.rl.roles.copies import enough_copies, measure_copies
+    from runtime.rl.roles.settings_check import enough_copies, measure_copies
 
     rates = measure_copies(training)
     for rate in rates:

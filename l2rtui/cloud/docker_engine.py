@@ -14,8 +14,7 @@ from contextlib import aclosing
 from typing import Any, Final, Generic, TypeVar
 
 from l2rtui.errors import BackendError, NotFoundError
-from runtime.base.docker_client import DockerClient, EngineStream, decode_messages
-from runtime.base.docker_endpoint import DockerEndpoint, EngineError
+from runtime.base.docker_client import DockerClient, DockerEndpoint, EngineError, EngineStream, decode_messages
 
 T = TypeVar("T")
 

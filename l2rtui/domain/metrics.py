@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from runtime.base.return_trend import ReturnTrend
+from runtime.base.alert_rules import ReturnTrend
 
 OLD_SECONDS: Final = 15.0
 """Age from which a record no longer describes the current state, unless its writer has a longer interval."""

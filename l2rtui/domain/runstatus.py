@@ -21,9 +21,9 @@ from l2rtui.domain.quantity import age, counted
 from l2rtui.domain.snapshot import LOST, PodView, RunView, has_finished
 from l2rtui.domain.status import EVICTIONS, QUEUED, STOPPED, Level, Phase, Status
 from l2rtui.domain.workload import Kind, Role
+from runtime.base.alert_rules import FALLEN_SECONDS
 from runtime.base.contract import EXIT_ENVIRONMENT, EXIT_NOT_FINITE
 from runtime.base.limits import ENDED_BY
-from runtime.base.return_trend import FALLEN_SECONDS
 
 
 def replicas_of_run(run: RunView) -> int:

@@ -12,8 +12,8 @@ import pytest
 
 from l2rtui.backends.kubernetes.actions import describe, diagnose
 from l2rtui.backends.kubernetes.api.client import connect
-from l2rtui.backends.kubernetes.streams import exec as execution
-from l2rtui.backends.kubernetes.streams import portforward
+from l2rtui.backends.kubernetes.streams import channels
+from l2rtui.backends.kubernetes.streams import channels as execution
 from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import BackendError
 from tests.cluster.test_logs import manifest, running
@@ -85,7 +85,7 @@ async def test_what_a_command_says_is_captured_byte_by_byte_without_a_terminal(a
 async def test_a_port_that_nobody_serves_is_told_and_the_listener_stays(api, namespace):
     await api.create(manifest(namespace, "real", "phortx0"))
     (pod,) = await running(api, namespace, ["real"])
-    async with asyncio.timeout(60), aclosing(portforward.forward(api, pod, 0, 9)) as news:
+    async with asyncio.timeout(60), aclosing(channels.forward(api, pod, 0, 9)) as news:
         host, port = (await anext(news)).split()[0].split(":")
         for _ in range(2):
             reader, writer = await asyncio.open_connection(host, int(port))

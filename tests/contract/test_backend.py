@@ -33,7 +33,7 @@ from l2rtui.errors import BackendError, NotFoundError, RefusedError
 from l2rtui.services import launcher
 from l2rtui.services.history.recorder import is_recorded
 from l2rtui.services.history.store import HistoryStore
-from runtime.base.docker_endpoint import DockerEndpoint
+from runtime.base.docker_client import DockerEndpoint
 from tests.cluster.conftest import IMAGE, kubeconfig, namespace
 from tests.fakes.docker_engine import FakeDockerEngine
 

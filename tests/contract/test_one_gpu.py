@@ -32,7 +32,7 @@ from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec, with_binding
 from l2rtui.errors import RefusedError
 from l2rtui.services import launcher
-from runtime.base.docker_endpoint import DockerEndpoint
+from runtime.base.docker_client import DockerEndpoint
 from tests.cluster.conftest import IMAGE
 from tests.fakes.docker_engine import FakeDockerEngine
 from tests.fakes.kubernetes_objects import ObjectServer, serving

@@ -30,7 +30,7 @@ from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from l2rtui.errors import NotFoundError, RefusedError, UsageError
 from l2rtui.services import reservations
-from runtime.base.docker_endpoint import DockerEndpoint
+from runtime.base.docker_client import DockerEndpoint
 from tests.fakes.docker_engine import FakeDockerEngine
 from tests.fakes.kubernetes_objects import serving
 from tests.l2rtui.backends.kubernetes.actions.verbs import FullServer

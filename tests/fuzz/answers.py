@@ -47,9 +47,9 @@ from l2rtui.services.spec import import_kubernetes
 from l2rtui.ui.home import pane_sizes
 from l2rtui.ui.widgets import log_ring
 from l2rtui.ui.widgets.record_table import RecordTable
-from runtime.base import addresses, bounded_json, docker_client, docker_endpoint
+from runtime.base import addresses, bounded_json, docker_client
 from runtime.base.checkpoint_manifest import encode_manifest
-from runtime.base.docker_endpoint import EngineError
+from runtime.base.docker_client import EngineError
 from runtime.base.errors import SetupError
 from runtime.jobs.elastic.shared_values import EtcdValues
 from runtime.jobs.parameter_server.rank_context import PsSettings
@@ -136,16 +136,16 @@ def _read_logins(data: bytes) -> None:
     (folder() / "config.json").write_bytes(data)
     with _variables(DOCKER_CONFIG=str(folder())):
         credentials.find_login("ghcr.io")
-        docker_endpoint.find_endpoint()
+        docker_client.find_endpoint()
 
 
 def _read_context(data: bytes) -> None:
     name = "4b0a55c2a1f5ac85d7b7b1a7f1bf8e6ac0d1e4a6"
-    meta = docker_endpoint.hashlib.sha256(name.encode()).hexdigest()
+    meta = docker_client.hashlib.sha256(name.encode()).hexdigest()
     path = folder() / "contexts" / "meta" / meta / "meta.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
-    docker_endpoint.find_endpoint({"DOCKER_CONFIG": str(folder()), "DOCKER_CONTEXT": name})
+    docker_client.find_endpoint({"DOCKER_CONFIG": str(folder()), "DOCKER_CONTEXT": name})
 
 
 def _write_clusters(data: bytes) -> None:

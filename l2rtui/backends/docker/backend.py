@@ -34,7 +34,7 @@ from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, Run
 from l2rtui.domain.status import KubeEvent
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import BackendError, L2RError, NotFoundError, UsageError
-from runtime.base.docker_endpoint import DockerEndpoint
+from runtime.base.docker_client import DockerEndpoint
 
 _GATHER_SECONDS: Final = 0.1
 """Events come in bursts: one snapshot for all of them."""

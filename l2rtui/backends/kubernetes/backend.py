@@ -248,7 +248,7 @@ class KubernetesBackend:
     async def exec(self, pod: PodView, argv: Sequence[str]) -> int:
         """Run a command in a pod on the caller's terminal; return its exit code."""
         from l2rtui.backends.kubernetes.state.own_reports import pod_of
-        from l2rtui.backends.kubernetes.streams import exec as execution
+        from l2rtui.backends.kubernetes.streams import channels as execution
 
         return await execution.run(await self.api(), pod_of(pod), _as_worker(pod, argv))
 
@@ -256,7 +256,7 @@ class KubernetesBackend:
     async def attach(self, pod: PodView) -> AsyncIterator[AttachedProcess]:
         """Attach to the standard streams of a container's own process."""
         from l2rtui.backends.kubernetes.state.own_reports import pod_of
-        from l2rtui.backends.kubernetes.streams.exec import attached
+        from l2rtui.backends.kubernetes.streams.channels import attached
 
         async with attached(await self.api(), pod_of(pod)) as process:
             yield process
@@ -264,16 +264,16 @@ class KubernetesBackend:
     async def capture(self, pod: PodView, argv: Sequence[str]) -> CommandOutput:
         """Run a command in a pod without input; return its output."""
         from l2rtui.backends.kubernetes.state.own_reports import pod_of
-        from l2rtui.backends.kubernetes.streams import exec as execution
+        from l2rtui.backends.kubernetes.streams import channels as execution
 
         return await execution.capture(await self.api(), pod_of(pod), _as_worker(pod, argv))
 
     async def forward(self, pod: PodView, local: int, remote: int) -> AsyncGenerator[str]:
         """Forward connections from a port of this machine to a port of a pod, until the generator is closed."""
         from l2rtui.backends.kubernetes.state.own_reports import pod_of
-        from l2rtui.backends.kubernetes.streams import portforward
+        from l2rtui.backends.kubernetes.streams import channels
 
-        async with aclosing(portforward.forward(await self.api(), pod_of(pod), local, remote)) as messages:
+        async with aclosing(channels.forward(await self.api(), pod_of(pod), local, remote)) as messages:
             async for sentence in messages:
                 yield sentence
 

@@ -18,7 +18,7 @@ from l2rtui.backends.common.node_info import node_name
 from l2rtui.backends.common.refusals import has_no_input, refuse_conflicts, refuse_taken_slots
 from l2rtui.backends.common.reservations import ReservationFile
 from l2rtui.backends.local import destroy as destruction
-from l2rtui.backends.local import launch, preflight, process_scan, run_folders, state_files, views
+from l2rtui.backends.local import launch, preflight, process_scan, run_folders, run_store, state_files
 from l2rtui.backends.local.environment import clean_environ, find_command, pod_environ
 from l2rtui.backends.local.inspector import LocalInspector
 from l2rtui.backends.local.logs import read_logs
@@ -67,7 +67,7 @@ class LocalBackend:
         self._root = StateFolder((state or state_dir() / "local").absolute())
         self._store = RunStore(self._root, process_scan.boot_id())
         self._node_reader = NodeReader(settings, self._root.runs, nvml)
-        self._views = views.ViewCache()
+        self._views = run_store.ViewCache()
         self._node: NodeReading | None = None
         self._node_until = 0.0
         self._scan: RunScan | None = None
@@ -140,7 +140,7 @@ class LocalBackend:
         for run, chosen in by_run.items():
             state, _ = self._recorded(run)
             self._refuse_stopping(state)
-            present = {view.uid for view in views.pod_views(state, node_name(), time.time())}
+            present = {view.uid for view in run_store.pod_views(state, node_name(), time.time())}
             for pod in chosen:
                 if pod.uid not in present:
                     raise NotFoundError(f"The pod {pod.name} is gone.", "Look at the pods again.")

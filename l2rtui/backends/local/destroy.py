@@ -24,7 +24,7 @@ from l2rtui.backends.local.paths import REMOVED, RunFolder, StateFolder
 from l2rtui.backends.local.process_scan import TaggedProcess
 from l2rtui.backends.local.run_store import RunState, RunStore, corrupt_uid, short_uid
 from l2rtui.backends.local.state_files import ProcessIdentity, RunStatus, StopRequest
-from l2rtui.backends.local.supervision import client, kill_escalation
+from l2rtui.backends.local.supervision import client, supervised_process
 from l2rtui.backends.local.supervision.watcher import kill_with_watchers
 from l2rtui.domain.node import CPU
 from l2rtui.domain.receipt import DestroyProgress, Leftover, Receipt
@@ -194,7 +194,7 @@ async def _stop_without_supervisor(folder: RunFolder, is_of_run: TagFilter, grac
     if supervisor is not None:
         kill_with_watchers(supervisor, folder)  # otherwise it would start them again
     processes = await asyncio.to_thread(process_scan.find_tagged, is_of_run)
-    await asyncio.to_thread(kill_escalation.terminate_all, processes, grace_seconds)
+    await asyncio.to_thread(supervised_process.terminate_all, processes, grace_seconds)
 
 
 def _left(status: RunStatus | None) -> tuple[tuple[str, int], ...]:
@@ -238,7 +238,7 @@ def _group_of(folder: RunFolder, uid: str) -> RunGroup | None:
 
 
 def _kill_remaining(is_of_run: TagFilter, recorded: set[ProcessIdentity], group: RunGroup | None) -> list[Leftover]:
-    survivors = kill_escalation.kill_remaining(is_of_run, recorded, group)
+    survivors = supervised_process.kill_remaining(is_of_run, recorded, group)
     return [Leftover("Process", f"{proc.pid} {command}", _refusal(proc)) for proc, command in survivors.items()]
 
 

@@ -120,7 +120,7 @@ class _Engine:
 
     @classmethod
     def find(cls) -> _Engine | None:
-        from runtime.base.docker_endpoint import EngineError, find_endpoint
+        from runtime.base.docker_client import EngineError, find_endpoint
 
         try:
             path = find_endpoint().socket_path

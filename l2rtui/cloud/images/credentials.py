@@ -19,7 +19,7 @@ from l2rtui.domain.imageref import HUB
 from l2rtui.errors import BackendError, ConfigError
 from runtime.base import bounded_json
 from runtime.base.atomic_files import write_private
-from runtime.base.docker_endpoint import config_folder
+from runtime.base.docker_client import config_folder
 
 _HUB_KEY = "https://index.docker.io/v1/"
 _HELPER_SECONDS = 60.0

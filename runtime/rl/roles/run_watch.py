@@ -22,14 +22,21 @@ from msgspec.structs import replace
 
 from runtime.base import bounded_json, contract
 from runtime.base.alert_delivery import AlertSender, Sender
-from runtime.base.alert_rules import AlertLedger, AlertMessage, AlertRule, Facts, parse_rules
+from runtime.base.alert_rules import (
+    FALLEN_SECONDS,
+    AlertLedger,
+    AlertMessage,
+    AlertRule,
+    Facts,
+    ReturnTrend,
+    parse_rules,
+)
 from runtime.base.atomic_files import write_atomic
 from runtime.base.durations import duration_text
 from runtime.base.errors import NotFiniteError, SetupError, unexpected_reason
 from runtime.base.launch_context import LaunchContext
 from runtime.base.limits import LimitNotice, Limits, Usage, worst_notice
 from runtime.base.metrics import record
-from runtime.base.return_trend import FALLEN_SECONDS, ReturnTrend
 
 STATE_FILE: Final = "watch.json"
 TERMINATION_LOG: Final = Path("/dev/termination-log")

@@ -18,8 +18,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from runtime.base import contract
-from runtime.base.docker_client import CONFLICT, REQUEST_SECONDS, DockerClient, take_frames
-from runtime.base.docker_endpoint import DockerEndpoint, EngineError
+from runtime.base.docker_client import (
+    CONFLICT,
+    REQUEST_SECONDS,
+    DockerClient,
+    DockerEndpoint,
+    EngineError,
+    take_frames,
+)
 from runtime.sim.launchers import container_reaper
 from runtime.sim.launchers.simulator_process import (
     Addresses,

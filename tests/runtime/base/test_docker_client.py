@@ -11,8 +11,15 @@ import threading
 
 import pytest
 
-from runtime.base.docker_client import DockerClient, decode_messages, take_frames
-from runtime.base.docker_endpoint import DEFAULT_SOCKET, DockerEndpoint, EngineError, find_endpoint
+from runtime.base.docker_client import (
+    DEFAULT_SOCKET,
+    DockerClient,
+    DockerEndpoint,
+    EngineError,
+    decode_messages,
+    find_endpoint,
+    take_frames,
+)
 from runtime.base.installation import install_hint
 from tests.fakes.docker_engine import FakeDockerEngine, frame
 
@@ -49,7 +56,7 @@ def client(fake):
 
 # --- the endpoint ----------------------------------------------------------------------------------------------
 def test_the_usual_socket_and_a_rootless_one(environ, tmp_path, monkeypatch):
-    monkeypatch.setattr("runtime.base.docker_endpoint.DEFAULT_SOCKET", str(tmp_path / "none.sock"))
+    monkeypatch.setattr("runtime.base.docker_client.DEFAULT_SOCKET", str(tmp_path / "none.sock"))
     assert find_endpoint(environ).socket_path == str(tmp_path / "none.sock")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "docker.sock").touch()

@@ -13,8 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runtime.base.docker_client import DockerClient
-from runtime.base.docker_endpoint import DockerEndpoint, EngineError
+from runtime.base.docker_client import DockerClient, DockerEndpoint, EngineError
 from runtime.sim.control.simulator_session import SimulatorSession, starter
 from runtime.sim.launchers.simulator_process import Cause
 from runtime.sim.spec import SimulatorSpec

@@ -28,7 +28,7 @@ from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.backends.kubernetes.manifests import render
 from l2rtui.backends.kubernetes.state.own_reports import pod_of
-from l2rtui.backends.kubernetes.streams.exec import capture
+from l2rtui.backends.kubernetes.streams.channels import capture
 from l2rtui.domain.node import SlotId, device_index
 from l2rtui.domain.plan import PodPlan, RunPlan, ScalePlan
 from l2rtui.domain.snapshot import PodView

@@ -28,7 +28,7 @@ from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.manifests.pod_parts import helper_pod
-from l2rtui.backends.kubernetes.streams.exec import BLOCK_BYTES, CutError, pipe
+from l2rtui.backends.kubernetes.streams.channels import BLOCK_BYTES, CutError, pipe
 from l2rtui.domain.quantity import counted
 from l2rtui.domain.volume import FileEntry, Volume
 from l2rtui.errors import BackendError, NotFoundError, UsageError

@@ -25,14 +25,14 @@ from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.api.resources import KINDS
 from l2rtui.backends.kubernetes.api.structs import PodStruct
-from l2rtui.backends.kubernetes.state.container_status import (
+from l2rtui.backends.kubernetes.state.own_reports import (
     ContainerProcess,
     container_names,
     ended_at,
     ending_text,
     newest_process,
+    pod_of,
 )
-from l2rtui.backends.kubernetes.state.own_reports import pod_of
 from l2rtui.domain.log import LogLine, LogQuery, visible_state
 from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import NotFoundError

@@ -22,7 +22,7 @@ from l2rtui.backends.common.run_specs import backstop_seconds
 from l2rtui.backends.local.environment import RUNTIME_COMMAND, find_command, pod_command, pod_environ
 from l2rtui.backends.local.paths import RunFolder
 from l2rtui.backends.local.state_files import DesiredPod, PodRecord, RunRecord, RunStatus
-from l2rtui.backends.local.supervision import kill_escalation, supervised_process
+from l2rtui.backends.local.supervision import supervised_process
 from l2rtui.backends.local.supervision.log_file import (
     EventLog,
     EventRecord,
@@ -324,10 +324,10 @@ class SupervisedPod:
         record, now = self.record, self._context.monotonic()
         grace = record.plan.set_spec.grace_seconds if grace_seconds is None else grace_seconds
         if record.is_terminating:
-            kill_escalation.hurry_stop(record, grace, now)
+            supervised_process.hurry_stop(record, grace, now)
         else:
             record.is_terminating = True
-            kill_escalation.request_stop(record, self.process, grace, now)
+            supervised_process.request_stop(record, self.process, grace, now)
             if self.process is not None:
                 self._note("Stopping", f"SIGTERM, after {grace:g} s SIGKILL")
         self._context.changed()
@@ -349,7 +349,7 @@ class SupervisedPod:
             # Not is_terminating: a stopped pod would be replaced, but this one has ended.
             self._is_finishing = True
             grace = record.plan.set_spec.grace_seconds
-            kill_escalation.request_stop(record, self.process, grace, self._context.monotonic())
+            supervised_process.request_stop(record, self.process, grace, self._context.monotonic())
             cause = f"its run is {reason}" if reason else "its run has finished"
             self._note("Stopping", f"{cause}: SIGTERM, after {grace:g} s SIGKILL")
         self._context.changed()
@@ -357,7 +357,7 @@ class SupervisedPod:
     def run_due(self) -> None:
         """Perform due actions: SIGKILL after the grace period, or the next start after the back-off."""
         record, now = self.record, self._context.now()
-        if kill_escalation.kill_if_due(record, self.process, self._context.monotonic()):
+        if supervised_process.kill_if_due(record, self.process, self._context.monotonic()):
             self._note("Killed", "SIGKILL: it still ran after its grace period", is_warning=True)
         if record.next_start is not None and not record.is_terminating:
             # A wall clock that was set back must not delay a start by more than the longest back-off.

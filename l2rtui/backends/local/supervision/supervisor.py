@@ -30,7 +30,7 @@ from l2rtui.backends.local.state_files import (
     RunStatus,
     StopRequest,
 )
-from l2rtui.backends.local.supervision import kill_escalation
+from l2rtui.backends.local.supervision import supervised_process
 from l2rtui.backends.local.supervision.supervised_pod import (
     Backstop,
     SupervisedPod,
@@ -279,7 +279,7 @@ class Supervisor:
         kept_uids = {""} | {record.uid for record in records if record.proc}
         uid = self._context.record.uid
         for _ in range(_TAKE_OVER_SCANS):
-            if not kill_escalation.kill_tagged(
+            if not supervised_process.kill_tagged(
                 lambda process: process.run_id == uid and process.pod_id not in kept_uids
             ):
                 break
@@ -310,7 +310,7 @@ class Supervisor:
         if not ended or time.monotonic() < self._orphan_scan_at:
             return
         killed = {
-            process.pod_id for process in kill_escalation.kill_tagged(lambda process: process.pod_id in ended)
+            process.pod_id for process in supervised_process.kill_tagged(lambda process: process.pod_id in ended)
         }
         self._look_at_adopted()
         is_last = not any(pod.process is not None and not pod.process.is_gone for pod in self._pods.values())

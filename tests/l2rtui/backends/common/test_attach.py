@@ -27,14 +27,14 @@ from l2rtui.backends.base import AttachedProcess
 from l2rtui.backends.docker.exec import attached as attached_docker
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.backends.kubernetes.api import websocket
-from l2rtui.backends.kubernetes.streams.exec import attached as attached_kubernetes
+from l2rtui.backends.kubernetes.streams.channels import attached as attached_kubernetes
 from l2rtui.backends.local.backend import LocalBackend
 from l2rtui.cloud.docker_engine import DockerEngine
 from l2rtui.config import Settings
 from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import RefusedError
 from l2rtui.services.terminal import RESTORE, DetachKeys, carry
-from runtime.base.docker_endpoint import DockerEndpoint
+from runtime.base.docker_client import DockerEndpoint
 from tests.fakes.docker_engine import FakeDockerEngine
 from tests.l2rtui.backends.kubernetes.api_server import Server, serving
 

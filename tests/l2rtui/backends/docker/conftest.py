@@ -14,7 +14,7 @@ from l2rtui.config import Settings
 from l2rtui.domain.placement import place
 from l2rtui.domain.plan import LaunchPlan, plan_launch
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
-from runtime.base.docker_endpoint import DockerEndpoint
+from runtime.base.docker_client import DockerEndpoint
 from tests.fakes.docker_engine import FakeDockerEngine
 
 

@@ -25,7 +25,7 @@ from l2rtui.domain.receipt import Receipt
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT
 from l2rtui.domain.status import Phase
 from l2rtui.errors import BackendError, NotFoundError, RefusedError, UsageError
-from runtime.base.docker_endpoint import DockerEndpoint
+from runtime.base.docker_client import DockerEndpoint
 from tests.l2rtui.backends.docker.conftest import launched, plan_of, run_spec
 
 

@@ -29,7 +29,7 @@ from l2rtui.domain.preflight import Severity
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import PROGRAM_WORD, Kind, Program, Resources, RestartPolicy, Role, RunSpec, SetSpec
 from l2rtui.errors import BackendError
-from runtime.base.docker_endpoint import DockerEndpoint
+from runtime.base.docker_client import DockerEndpoint
 from runtime.base.limits import Limits
 from tests.fakes.docker_engine import FakeDockerEngine
 from tests.fakes.nvml import GIB, FakeGpu, FakeNvml

@@ -377,10 +377,10 @@ async def test_what_cannot_be_removed_is_named(lab, monkeypatch):
 
 async def test_what_does_not_die_is_named(lab, monkeypatch):
     await lab.launch(lab.set("sleep", "600"))
-    monkeypatch.setattr("l2rtui.backends.local.supervision.kill_escalation._KILL_SECONDS", 0.1)
+    monkeypatch.setattr("l2rtui.backends.local.supervision.supervised_process._KILL_SECONDS", 0.1)
     me = process_scan.identify(os.getpid())
     immortal = process_scan.TaggedProcess(me, "immortal", "", "run", "", "", "")
-    monkeypatch.setattr("l2rtui.backends.local.supervision.kill_escalation.kill_tagged", lambda _: [immortal])
+    monkeypatch.setattr("l2rtui.backends.local.supervision.supervised_process.kill_tagged", lambda _: [immortal])
     receipt = await lab.destroy()
     assert [(leftover.kind, leftover.name) for leftover in receipt.left] == [("Process", f"{me.pid} immortal")]
     assert lab.folder().path.exists()

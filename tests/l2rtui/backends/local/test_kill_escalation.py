@@ -14,7 +14,7 @@ import pytest
 
 from l2rtui.backends.local import process_scan
 from l2rtui.backends.local.process_scan import TaggedProcess
-from l2rtui.backends.local.supervision import kill_escalation
+from l2rtui.backends.local.supervision import supervised_process
 
 pytestmark = pytest.mark.process
 
@@ -42,18 +42,19 @@ def tagged(folder: Path) -> list[TaggedProcess]:
 
 def test_processes_that_end_on_sigterm_are_not_waited_for(tmp_path):
     with child(POLITE, tmp_path) as process:
-        kill_escalation.terminate_all(tagged(tmp_path), 600.0)
+        supervised_process.terminate_all(tagged(tmp_path), 600.0)
         assert process.wait() == -15
 
 
 def test_a_deaf_process_outlives_its_grace_period_and_not_sigkill(tmp_path):
     with child(DEAF, tmp_path) as process:
         began = time.monotonic()
-        kill_escalation.terminate_all(tagged(tmp_path), 0.05)
+        supervised_process.terminate_all(tagged(tmp_path), 0.05)
         assert time.monotonic() - began >= 0.05
         assert process.poll() is None
         assert (
-            kill_escalation.kill_remaining(lambda tagged_process: tagged_process.folder == str(tmp_path), ()) == {}
+            supervised_process.kill_remaining(lambda tagged_process: tagged_process.folder == str(tmp_path), ())
+            == {}
         )
         assert process.wait() == -9
     assert tagged(tmp_path) == []
@@ -63,7 +64,7 @@ def test_a_recorded_process_is_killed_although_it_has_no_tag(tmp_path):
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
         identity = process_scan.identify(process.pid)
         assert (
-            kill_escalation.kill_remaining(
+            supervised_process.kill_remaining(
                 lambda tagged_process: tagged_process.folder == str(tmp_path), {identity}
             )
             == {}
@@ -75,7 +76,9 @@ def test_a_later_process_with_a_recorded_pid_is_left_alone(tmp_path):
     with child(POLITE, tmp_path / "other") as process:
         earlier = process_scan.ProcessIdentity(process.pid, "earlier")
         assert (
-            kill_escalation.kill_remaining(lambda tagged_process: tagged_process.folder == str(tmp_path), {earlier})
+            supervised_process.kill_remaining(
+                lambda tagged_process: tagged_process.folder == str(tmp_path), {earlier}
+            )
             == {}
         )
         assert process.poll() is None

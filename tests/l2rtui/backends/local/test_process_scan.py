@@ -12,7 +12,7 @@ import pytest
 
 from l2rtui.backends.local import process_scan
 from l2rtui.backends.local.state_files import ProcessIdentity
-from l2rtui.backends.local.supervision import kill_escalation
+from l2rtui.backends.local.supervision import supervised_process
 
 pytestmark = pytest.mark.process
 
@@ -73,11 +73,11 @@ def test_marks_are_read(tagged_child):
 
 def test_what_is_marked_can_be_killed(tagged_child):
     folder, child = tagged_child
-    assert [tagged.proc.pid for tagged in kill_escalation.kill_tagged(lambda tagged: tagged.folder == folder)] == [
-        child.pid
-    ]
+    assert [
+        tagged.proc.pid for tagged in supervised_process.kill_tagged(lambda tagged: tagged.folder == folder)
+    ] == [child.pid]
     assert child.wait() == -signal.SIGKILL
-    assert kill_escalation.kill_tagged(lambda tagged: tagged.folder == folder) == []
+    assert supervised_process.kill_tagged(lambda tagged: tagged.folder == folder) == []
 
 
 def test_a_group_is_signalled_as_long_as_its_leader_is_known(tagged_child):

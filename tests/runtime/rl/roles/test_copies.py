@@ -12,7 +12,7 @@ from runtime.base import contract
 from runtime.base.errors import SetupError
 from runtime.base.training import from_mapping
 from runtime.cli import main
-from runtime.rl.roles.copies import CopyRate, enough_copies, measure_copies
+from runtime.rl.roles.settings_check import CopyRate, enough_copies, measure_copies
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def even_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock by which a step of many copies takes as long as of one, whatever the load of the machine."""
     ticks = count()
     clock = SimpleNamespace(perf_counter=lambda: 0.001 * next(ticks), monotonic=lambda: 0.0)
-    monkeypatch.setattr("runtime.rl.roles.copies.time", clock)
+    monkeypatch.setattr("runtime.rl.roles.settings_check.time", clock)
 
 
 def rates(*values: float) -> list[CopyRate]:
@@ -68,7 +68,7 @@ def test_the_command_prints_what_to_set(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(contract.ENV_CONFIG, '{"environment": "CartPole-v1", "algorithm": "ppo"}')
-    monkeypatch.setattr("runtime.rl.roles.copies.COUNTS", (1, 4))
+    monkeypatch.setattr("runtime.rl.roles.settings_check.COUNTS", (1, 4))
     assert main(["config", "--copies"]) == contract.EXIT_DONE
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3

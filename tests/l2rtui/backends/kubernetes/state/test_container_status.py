@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from l2rtui.backends.kubernetes.api.structs import PodStruct
-from l2rtui.backends.kubernetes.state.container_status import (
+from l2rtui.backends.kubernetes.state.own_reports import (
     container_names,
     ended_at,
     ending_text,

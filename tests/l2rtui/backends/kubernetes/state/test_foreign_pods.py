@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from l2rtui.backends.kubernetes.api.structs import ControllerStruct
-from l2rtui.backends.kubernetes.state.container_status import container_names, newest_process
+from l2rtui.backends.kubernetes.state.own_reports import container_names, newest_process
 from l2rtui.backends.kubernetes.state.pod_reason import NO_REASON, explain, explain_controller
 from l2rtui.domain.status import Phase, exit_text, pod_status
 from tests.l2rtui.backends.kubernetes.state.test_pod_reason import (

@@ -15,7 +15,7 @@ import pytest
 
 from l2rtui.backends.kubernetes.api import websocket
 from l2rtui.backends.kubernetes.api.errors import ApiError
-from l2rtui.backends.kubernetes.streams import exec as execution
+from l2rtui.backends.kubernetes.streams import channels as execution
 from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import BackendError
 from tests.l2rtui.backends.kubernetes.api_server import Server, refusal, serving

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing, asynccontextmanager
 
-from l2rtui.backends.kubernetes.streams import portforward
+from l2rtui.backends.kubernetes.streams import channels
 from l2rtui.domain.snapshot import PodView
 from tests.l2rtui.backends.kubernetes.api_server import Server, refusal, serving
 
@@ -28,7 +28,7 @@ async def forwarded(on_stream, linger_seconds=20.0):
     async with asyncio.timeout(30), serving(server):
         api = server.api()
         try:
-            async with aclosing(portforward.forward(api, POD, 0, 8080, linger_seconds)) as sentences:
+            async with aclosing(channels.forward(api, POD, 0, 8080, linger_seconds)) as sentences:
                 host, port = (await anext(sentences)).split()[0].split(":")
 
                 async def connect():
