@@ -19,7 +19,7 @@ import numpy as np
 
 from l2rtui.backends.common.log_merge import LineSplitter
 from l2rtui.backends.docker.logs import LogFrameDecoder
-from l2rtui.backends.kubernetes.api import kubeconfig, websocket
+from l2rtui.backends.kubernetes.api import kubeconfig
 from l2rtui.backends.kubernetes.api.decode import (
     UNDECODABLE,
     Decoder,
@@ -40,6 +40,7 @@ from l2rtui.backends.kubernetes.state import dcgm
 from l2rtui.backends.kubernetes.state.joiner import Joiner
 from l2rtui.backends.kubernetes.state.node_devices import SlotRule
 from l2rtui.backends.kubernetes.storage import volume_files
+from l2rtui.backends.kubernetes.streams import channels
 from l2rtui.backends.kubernetes.streams.logs import StampParser
 from l2rtui.cloud.aws.cluster_spec import load_cluster
 from l2rtui.domain.sanitize import sanitize
@@ -347,7 +348,7 @@ def _read_objects(data: bytes) -> None:
 
 
 def _exit_code(data: bytes) -> None:
-    websocket.exit_code(data, "sh")
+    channels.exit_code(data, "sh")
 
 
 def _status_seeds() -> list[bytes]:

@@ -1,34 +1,96 @@
 """Commands in containers (``exec``), attachment to a container's process (``attach``), and forwarded ports.
 
 A command runs on the caller's terminal, captured, or piped for file transfer. One websocket carries stdin, stdout,
-stderr and the exit status as channels, see ``api.websocket``.
+stderr and the exit status as channels.
+
+Channel protocol of Kubernetes websockets: messages that start with a channel number; exit status of exec.
+
+See ``k8s.io/apimachinery/pkg/util/remotecommand`` for the channels and subprotocols.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 
 from l2rtui.backends.common.port_listener import listen_and_carry
 from l2rtui.backends.common.refusals import has_no_input, is_not_running
 from l2rtui.backends.common.terminal import forwarded_size, raw_mode, stdin_blocks, write_all
-from l2rtui.backends.kubernetes.api import websocket
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.resources import KINDS
 from l2rtui.backends.kubernetes.api.structs import Container, PodStruct
-from l2rtui.backends.kubernetes.api.websocket import FORWARD_PROTOCOLS, frame, messages
 from l2rtui.domain.log import CommandOutput
 from l2rtui.domain.snapshot import PodView
-from l2rtui.errors import BackendError
+from l2rtui.errors import EXIT_FAILED, BackendError
 from runtime.base import bounded_json
+
+EXEC_PROTOCOLS: Final = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+"""v5 can close stdin; servers before 1.29 know v4 only."""
+FORWARD_PROTOCOLS: Final = ("v4.channel.k8s.io",)
+STDIN: Final = 0
+STDOUT: Final = 1
+STDERR: Final = 2
+STATUS: Final = 3
+RESIZE: Final = 4
+CLOSE: Final = 255
+
+
+def frame(channel: int, data: bytes) -> bytes:
+    """Create a message for a channel."""
+    return bytes((channel,)) + data
+
+
+async def messages(socket: aiohttp.ClientWebSocketResponse) -> AsyncIterator[bytes]:
+    """Yield non-empty messages until the connection ends for any reason."""
+    # Empty messages open a channel and carry no data. A broken connection raises nothing: callers see a missing
+    # status.
+    async for message in socket:
+        if message.type is aiohttp.WSMsgType.BINARY and message.data:
+            yield message.data
+        elif message.type is aiohttp.WSMsgType.TEXT and message.data:
+            yield message.data.encode()
+
+
+def resize(columns: int, rows: int) -> bytes:
+    """Create the message that sets the size of the terminal."""
+    return frame(RESIZE, json.dumps({"Width": columns, "Height": rows}).encode())
+
+
+def close_frame(channel: int) -> bytes:
+    """Create the message that closes a channel; v5 only."""
+    return bytes((CLOSE, channel))
+
+
+def exit_code(status: bytes, command: str) -> int:
+    """Return the exit code from the Status object of the last message; BackendError if nothing was started."""
+    try:
+        parsed: Any = bounded_json.loads(status)
+        outcome, reason = parsed.get("status"), parsed.get("reason")
+        message = str(parsed.get("message") or "")
+        causes = [*((parsed.get("details") or {}).get("causes") or ())]
+        codes = [int(cause.get("message") or EXIT_FAILED) for cause in causes if cause.get("reason") == "ExitCode"]
+    except (ValueError, AttributeError, TypeError, OverflowError):
+        return EXIT_FAILED  # v1 to v3 sent plain text here: the command ended, and nothing more is known
+    if outcome == "Success":
+        return 0
+    if reason == "NonZeroExitCode" and codes:
+        return codes[0]
+    # Not started: runtimes report it as InternalError with their own sentence (runc's, containerd's).
+    if "executable file not found" in message or "no such file or directory" in message:
+        raise BackendError(
+            f"There is no {command} in the container.", "Name a program that its image has, such as sh."
+        )
+    raise BackendError(f"{command} could not be run: {message.rstrip('.') or reason or 'no reason was given'}.")
+
 
 BLOCK_BYTES: Final = 256 * 1024
 """Size of the blocks in which files are piped."""
@@ -72,12 +134,12 @@ async def capture(api: Api, pod: PodView, argv: Sequence[str], *, container: str
         ApiError: The server refuses the connection, or the container does not exist.
         BackendError: The command cannot be run, or the connection broke.
     """
-    output = {websocket.STDOUT: bytearray(), websocket.STDERR: bytearray()}
+    output = {STDOUT: bytearray(), STDERR: bytearray()}
     async with _session(api, pod.namespace or api.namespace, pod.name, argv, container=container) as socket:
-        async for data in websocket.messages(socket):
-            if data[0] == websocket.STATUS:
-                code = websocket.exit_code(data[1:], argv[0])
-                return CommandOutput(code, bytes(output[websocket.STDOUT]), bytes(output[websocket.STDERR]))
+        async for data in messages(socket):
+            if data[0] == STATUS:
+                code = exit_code(data[1:], argv[0])
+                return CommandOutput(code, bytes(output[STDOUT]), bytes(output[STDERR]))
             if data[0] in output:
                 buffer = output[data[0]]
                 buffer += data[1 : 1 + max(0, _MAX_CAPTURED_BYTES - len(buffer))]
@@ -110,23 +172,23 @@ async def pipe(
         socket = await stack.enter_async_context(_session(api, namespace, pod, argv, stdin=stdin is not None))
         if stdin is not None:
             await stack.enter_async_context(_in_background(_send_blocks(socket, stdin)))
-        async for data in websocket.messages(socket):
-            if data[0] == websocket.STATUS:
-                if (code := websocket.exit_code(data[1:], argv[0])) != 0:
+        async for data in messages(socket):
+            if data[0] == STATUS:
+                if (code := exit_code(data[1:], argv[0])) != 0:
                     text = complaint.decode("utf-8", "replace").strip().rpartition("\n")[2]
                     raise BackendError(f"{argv[0]} ended with {code} in the volume's pod: {text or 'no reason'}.")
                 return bytes(output)
-            if data[0] == websocket.STDOUT and on_output is not None:
+            if data[0] == STDOUT and on_output is not None:
                 # Awaited before the next message is read: a slow disk here slows the sender down through TCP.
                 await on_output(data[1:])
-            elif data[0] == websocket.STDOUT:
+            elif data[0] == STDOUT:
                 output += data[1:]
                 if len(output) > _MAX_PIPED_BYTES:
                     raise BackendError(
                         f"{argv[0]} writes more than {_MAX_PIPED_BYTES >> 20} MiB in the volume's pod.",
                         "Name a folder below it.",
                     )
-            elif data[0] == websocket.STDERR:
+            elif data[0] == STDERR:
                 complaint += data[1:]
                 del complaint[:-_MAX_COMPLAINT_BYTES]  # only its last line is shown
     raise CutError(f"The connection to {pod} was cut.", "Try again: received data is kept.")
@@ -149,7 +211,7 @@ async def _session(
     query += [("stdin", flag(stdin)), ("stdout", "true"), ("stderr", flag(not tty)), ("tty", flag(tty))]
     query += [("container", container)] if container else []
     path = KINDS["Pod"].path(namespace, pod, "exec")
-    socket = await api.websocket(path, query, protocols=websocket.EXEC_PROTOCOLS)
+    socket = await api.websocket(path, query, protocols=EXEC_PROTOCOLS)
     try:
         yield socket
     finally:
@@ -180,10 +242,10 @@ def _cut_error(command: str) -> BackendError:
 
 async def _write_output(socket: aiohttp.ClientWebSocketResponse, command: str) -> int:
     """Copy the command's output to ours until its status arrives."""
-    outputs = {websocket.STDOUT: sys.stdout.fileno(), websocket.STDERR: sys.stderr.fileno()}
-    async for data in websocket.messages(socket):
-        if data[0] == websocket.STATUS:
-            return websocket.exit_code(data[1:], command)
+    outputs = {STDOUT: sys.stdout.fileno(), STDERR: sys.stderr.fileno()}
+    async for data in messages(socket):
+        if data[0] == STATUS:
+            return exit_code(data[1:], command)
         if data[0] in outputs and len(data) > 1:
             # In a thread: our stdout may be a pipe with a slow reader, and pings must still be answered.
             await asyncio.to_thread(write_all, outputs[data[0]], data[1:])
@@ -193,20 +255,20 @@ async def _write_output(socket: aiohttp.ClientWebSocketResponse, command: str) -
 async def _send_blocks(socket: aiohttp.ClientWebSocketResponse, blocks: AsyncIterator[bytes]) -> None:
     with contextlib.suppress(aiohttp.ClientError, ConnectionError):  # the reader of the socket reports the error
         async for block in blocks:
-            await socket.send_bytes(websocket.frame(websocket.STDIN, block))
+            await socket.send_bytes(frame(STDIN, block))
 
 
 async def _send_stdin(socket: aiohttp.ClientWebSocketResponse) -> None:
     """Send our stdin until it ends; then close the command's stdin, if the protocol supports that."""
     async with contextlib.aclosing(stdin_blocks()) as blocks:
         async for block in blocks:
-            await socket.send_bytes(websocket.frame(websocket.STDIN, block))
-    if socket.protocol == websocket.EXEC_PROTOCOLS[0]:
-        await socket.send_bytes(websocket.close_frame(websocket.STDIN))
+            await socket.send_bytes(frame(STDIN, block))
+    if socket.protocol == EXEC_PROTOCOLS[0]:
+        await socket.send_bytes(close_frame(STDIN))
 
 
 async def _send_size(socket: aiohttp.ClientWebSocketResponse, columns: int, lines: int) -> None:
-    await socket.send_bytes(websocket.resize(columns, lines))
+    await socket.send_bytes(resize(columns, lines))
 
 
 class AttachedKubeContainer:
@@ -218,25 +280,25 @@ class AttachedKubeContainer:
 
     async def output(self) -> AsyncGenerator[tuple[bool, bytes], None]:
         """Yield the output until the container or the connection ends; True marks standard error."""
-        async for data in websocket.messages(self._socket):
-            if data[0] == websocket.STATUS:
+        async for data in messages(self._socket):
+            if data[0] == STATUS:
                 return
-            if data[0] in (websocket.STDOUT, websocket.STDERR) and len(data) > 1:
-                yield data[0] == websocket.STDERR, data[1:]
+            if data[0] in (STDOUT, STDERR) and len(data) > 1:
+                yield data[0] == STDERR, data[1:]
 
     async def send(self, data: bytes) -> None:
         """Send input to the process."""
         with contextlib.suppress(aiohttp.ClientError, ConnectionError):  # the reader of the socket notices the end
-            await self._socket.send_bytes(websocket.frame(websocket.STDIN, data))
+            await self._socket.send_bytes(frame(STDIN, data))
 
     async def end_input(self) -> None:
         """Close the input of the process, if the protocol supports that."""
-        if self._socket.protocol == websocket.EXEC_PROTOCOLS[0]:
-            await self._socket.send_bytes(websocket.close_frame(websocket.STDIN))
+        if self._socket.protocol == EXEC_PROTOCOLS[0]:
+            await self._socket.send_bytes(close_frame(STDIN))
 
     async def resize(self, columns: int, lines: int) -> None:
         """Set the size of its terminal."""
-        await self._socket.send_bytes(websocket.resize(columns, lines))
+        await self._socket.send_bytes(resize(columns, lines))
 
 
 @contextlib.asynccontextmanager
@@ -256,7 +318,7 @@ async def attached(api: Api, pod: PodView) -> AsyncIterator[AttachedKubeContaine
     if container is None:
         raise has_no_input(pod.name)
     path = kind.path(namespace, pod.name, "attach")
-    socket = await api.websocket(path, _query(container), protocols=websocket.EXEC_PROTOCOLS)
+    socket = await api.websocket(path, _query(container), protocols=EXEC_PROTOCOLS)
     try:
         yield AttachedKubeContainer(socket, has_terminal=bool(container.tty))
     finally:

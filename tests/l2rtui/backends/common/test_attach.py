@@ -26,7 +26,7 @@ from aiohttp import web
 from l2rtui.backends.base import AttachedProcess
 from l2rtui.backends.docker.exec import attached as attached_docker
 from l2rtui.backends.fake import FakeBackend
-from l2rtui.backends.kubernetes.api import websocket
+from l2rtui.backends.kubernetes.streams import channels
 from l2rtui.backends.kubernetes.streams.channels import attached as attached_kubernetes
 from l2rtui.backends.local.backend import LocalBackend
 from l2rtui.cloud.docker_engine import DockerEngine
@@ -82,10 +82,10 @@ def on_kubernetes(_: Path) -> Start:
             await socket.send_bytes((b"\x01" if tty else b"\x02") + GREETING)
             typed = b""
             async for message in socket:
-                if message.data[0] == websocket.RESIZE:
+                if message.data[0] == channels.RESIZE:
                     size = json.loads(message.data[1:])
                     sizes.append((size["Width"], size["Height"]))
-                elif message.data[0] == websocket.STDIN:
+                elif message.data[0] == channels.STDIN:
                     typed += message.data[1:]
                     await socket.send_bytes(b"\x01" + message.data[1:].upper())
                 if typed.endswith(QUIT):

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from l2rtui.backends.kubernetes.api import websocket
 from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.streams import channels
 from l2rtui.backends.kubernetes.streams import channels as execution
 from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import BackendError
@@ -137,7 +137,7 @@ def piped_streams(monkeypatch):
 async def echo(socket, _request):
     """Echo the input until the channel is closed; then write a word to stderr and exit with a code."""
     async for message in socket:
-        if message.data == websocket.close_frame(websocket.STDIN):
+        if message.data == channels.close_frame(channels.STDIN):
             break
         await socket.send_bytes(b"\x01" + message.data[1:])
         if message.data.endswith(b"stop"):
@@ -198,7 +198,7 @@ async def test_a_terminal_is_raw_while_the_command_runs_told_of_its_size_and_giv
     try:
         async with client(shell) as (server, api):
             assert await execution.run(api, POD, ["sh"]) == 0
-        assert (sizes, modes) == ([websocket.resize(80, 24), websocket.resize(120, 40)], [0])
+        assert (sizes, modes) == ([channels.resize(80, 24), channels.resize(120, 40)], [0])
         assert termios.tcgetattr(slave) == before
         assert {("tty", "true"), ("stderr", "false")} <= set(server.streams[0][1])
     finally:

@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from l2rtui.backends.kubernetes.api import websocket
+from l2rtui.backends.kubernetes.streams import channels
 from l2rtui.errors import EXIT_FAILED, BackendError
 
 
 def test_messages_begin_with_their_channel():
-    assert websocket.frame(websocket.STDIN, b"x") == b"\x00x"
-    assert websocket.close_frame(websocket.STDIN) == b"\xff\x00"
-    assert websocket.resize(80, 24) == b'\x04{"Width": 80, "Height": 24}'
+    assert channels.frame(channels.STDIN, b"x") == b"\x00x"
+    assert channels.close_frame(channels.STDIN) == b"\xff\x00"
+    assert channels.resize(80, 24) == b'\x04{"Width": 80, "Height": 24}'
 
 
 def failure(code):
@@ -26,11 +26,11 @@ def failure(code):
     [({"status": "Success"}, 0), (failure("7"), 7), (failure(""), EXIT_FAILED), ([], EXIT_FAILED)],
 )
 def test_the_exit_code_stands_in_the_status(status, code):
-    assert websocket.exit_code(json.dumps(status).encode(), "sh") == code
+    assert channels.exit_code(json.dumps(status).encode(), "sh") == code
 
 
 def test_a_status_that_is_no_json_is_a_failure():
-    assert websocket.exit_code(b"command terminated", "sh") == EXIT_FAILED
+    assert channels.exit_code(b"command terminated", "sh") == EXIT_FAILED
 
 
 @pytest.mark.parametrize(
@@ -45,5 +45,5 @@ def test_a_status_that_is_no_json_is_a_failure():
 def test_a_command_that_was_not_started_is_an_error_with_the_reason(message, sentence):
     status = {"status": "Failure", "reason": "InternalError", "message": message}
     with pytest.raises(BackendError) as caught:
-        websocket.exit_code(json.dumps(status).encode(), "nope")
+        channels.exit_code(json.dumps(status).encode(), "nope")
     assert caught.value.message == sentence
