@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final
 
+from msgspec import Meta
+
+from runtime.base.setting import read_fields
 from runtime.sim.wire.errors import SimulatorSpecError
 
 KINDS: Final = {
@@ -16,6 +19,9 @@ KINDS: Final = {
     "sidecar": "a separate container in this process's Kubernetes pod, added by `l2rtui launch`",
     "external": "an already running simulator that is managed elsewhere",
 }
+Text = Annotated[str, Meta(pattern=r"\A[^\0]*\Z", extra={"sentence": "it must be a text without NUL"})]
+Whole = Annotated[int, Meta(ge=0, lt=10**12)]
+Amount = Annotated[float, Meta(ge=0.0, lt=1e12)]
 PLACEHOLDERS: Final = ("control", "action", "pose", "camera", "gpu")
 
 
@@ -23,84 +29,81 @@ PLACEHOLDERS: Final = ("control", "action", "pose", "camera", "gpu")
 class SimulatorSpec:
     """Start, supervision and stop of a simulator. Times are in seconds."""
 
-    kind: str = "reference"
+    kind: Text = "reference"
     """reference, command, container, sidecar or external."""
     # --- reference, command and sidecar ---
-    command: tuple[str, ...] = ()
+    command: tuple[Text, ...] = ()
     """argv of a command, never a shell line; ``{control}``, ``{action}``, ``{pose}``, ``{camera}`` and ``{gpu}``
     are placeholders for its ports and its GPU.
     """
-    arguments: tuple[str, ...] = ()
+    arguments: tuple[Text, ...] = ()
     """More arguments of the reference simulator, for example ``["--fault", "hang@20"]``."""
     fast: bool = True
     """Reference simulator in lock-step instead of real time."""
     lockstep: bool = False
     """A command, container, sidecar or external simulator is our reference simulator, started with ``--fast``."""
-    user: str = ""
+    user: Text = ""
     """Run it as this user; needs root. The lab's simulator refuses to run as root."""
-    folder: str = ""
+    folder: Text = ""
     """Working folder of a command."""
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[Text, Text] = field(default_factory=dict)
     """Variables in addition to the worker's."""
-    gpu: str = ""
+    gpu: Text = ""
     """GPU that it sees; empty for the worker's GPUs."""
     fixed_ports: bool = False
     """Its ports cannot be set and are the lab's; only one such simulator fits into a network namespace."""
     # --- container and sidecar ---
-    image: str = ""
+    image: Text = ""
     """For a sidecar: empty for the worker's image; without a command that is the reference simulator."""
-    memory_bytes: int = 0
+    memory_bytes: Whole = 0
     """Memory limit of the container; 0 for none."""
-    cpu_cores: float = 0.0
+    cpu_cores: Amount = 0.0
     """CPU cores that a sidecar requests; 0 for none."""
     # --- container ---
-    network: str = "host"
+    network: Text = "host"
     """Docker network. With ``host`` it shares the worker's ports, otherwise it has its own address."""
-    socket: str = ""
+    socket: Text = ""
     """The Docker Engine's socket. Access to it means root on the node, so it must be named explicitly."""
-    mounts: tuple[str, ...] = ()
+    mounts: tuple[Text, ...] = ()
     """``SOURCE:TARGET[:ro]``, absolute paths. A sidecar has the mounts of its pod."""
     # --- external ---
-    host: str = "127.0.0.1"
+    host: Text = "127.0.0.1"
     # --- signs of life ---
-    start_seconds: float = 60.0
+    start_seconds: Amount = 60.0
     """Timeout from the start to the first response on the control port. The lab's needs 15 on an idle GPU."""
-    heartbeat_seconds: float = 2.0
+    heartbeat_seconds: Amount = 2.0
     """Interval of heartbeats."""
-    hung_seconds: float = 30.0
+    hung_seconds: Amount = 30.0
     """Time without a response on the control port that counts as a hang. The lab's can take that long under
     load.
     """
-    pose_seconds: float = 10.0
+    pose_seconds: Amount = 10.0
     """Time without a pose that counts as a hang."""
-    call_seconds: float = 30.0
+    call_seconds: Amount = 30.0
     """Timeout of a call of the control port."""
-    settle_seconds: float = 0.0
+    settle_seconds: Amount = 0.0
     """Pause after a change of level, place or sensor. The lab's needs 3, ours none."""
     # --- restarts ---
-    restarts: int = 10
+    restarts: Whole = 10
     """Number of failures within ``window_seconds`` after which the worker ends."""
-    window_seconds: float = 600.0
-    backoff_seconds: float = 0.5
+    window_seconds: Amount = 600.0
+    backoff_seconds: Amount = 0.5
     """Pause before the first restart; doubled with each further one."""
-    longest_backoff_seconds: float = 30.0
-    restart_minutes: float = 0.0
+    longest_backoff_seconds: Amount = 30.0
+    restart_minutes: Amount = 0.0
     """Restart it between two episodes after this many minutes, if it degrades; 0 for never."""
     # --- stop ---
-    grace_seconds: float = 3.0
+    grace_seconds: Amount = 3.0
     """Time from SIGTERM to SIGKILL."""
-    log_bytes: int = 4 * 1024 * 1024
+    log_bytes: Whole = 4 * 1024 * 1024
     """Size of its log, in two files."""
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> SimulatorSpec:
         """Check options and add the defaults. Raises SimulatorSpecError with the option and its allowed values."""
-        declared = {option.name: option for option in fields(cls)}
-        values: dict[str, Any] = {}
-        for name, value in options.items():
-            if name not in declared:
-                raise SimulatorSpecError(f"a simulator has no option {name!r}; known are {', '.join(declared)}")
-            values[name] = _checked(name, value, str(declared[name].type))
+        values, mistakes = read_fields(cls, options, "simulator")
+        if mistakes:
+            raise SimulatorSpecError("\n".join(mistakes))
         made = cls(**values)
         made.check()
         return made
@@ -168,33 +171,3 @@ class SimulatorSpec:
         addresses = [word for option, name in options.items() for word in (f"--{option}", str(ports[name]))]
         pace = "--fast" if self.fast else "--realtime"
         return (sys.executable, "-m", "runtime", "simulator", "--host", host, *addresses, pace, *self.arguments)
-
-
-def _are_texts(*values: Any) -> bool:
-    return all(isinstance(text, str) and "\0" not in text for text in values)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12
-
-
-_TYPES: Final[Mapping[str, tuple[str, Callable[[Any], bool]]]] = {
-    "str": ("a text", _are_texts),
-    "bool": ("true or false", lambda value: isinstance(value, bool)),
-    "int": ("a whole number from 0", lambda value: isinstance(value, int) and _is_number(value)),
-    "float": ("a number from 0", _is_number),
-    "tuple[str, ...]": ("a list of texts", lambda value: isinstance(value, list | tuple) and _are_texts(*value)),
-    "Mapping[str, str]": (
-        "an object of texts",
-        lambda value: isinstance(value, Mapping) and _are_texts(*value, *value.values()),
-    ),
-}
-"""Types of the options: a description for messages, and the check of a value."""
-
-
-def _checked(name: str, value: Any, declared: str) -> Any:
-    """Return the value as the option stores it. Raises SimulatorSpecError for a value of another type."""
-    sentence, is_valid = _TYPES[declared]
-    if not is_valid(value):
-        raise SimulatorSpecError(f"simulator: {name} is {value!r}; it must be {sentence}")
-    return tuple(value) if isinstance(value, list) else value
