@@ -130,11 +130,10 @@ class ClusterContext:
 
 
 def _pod_of_root(namespace: str) -> dict[str, Any]:
-    """Return a pod as `host_folders` makes it, to be tried and never made."""
+    """Return a pod as `pod_parts.preparing` makes it, to be tried and never made."""
     from l2rtui.backends.kubernetes.manifests import pod_parts
-    from l2rtui.backends.kubernetes.manifests.pod_parts import helper_pod
 
-    pod = helper_pod(
+    pod = pod_parts.helper_pod(
         "l2r-prepare", namespace, "probe", {"name": "c", "image": "none"}, user=1000, deadline_seconds=1
     )
     init = {

@@ -2,7 +2,7 @@
 
 The supervisor stops the pods, so that their last output reaches the logs. A dead supervisor is replaced; one that
 does not respond is killed and replaced. Any process that still has the run's tags afterwards gets SIGKILL; see
-``supervision.kill_escalation``.
+``supervision.supervised_process``.
 
 ``Receipt.objects`` counts the run's record, its supervisor, each pod, the folders of its sockets and own code,
 processes that cleared their environment, and containers with the run's tags. ``Receipt.possible`` names containers

@@ -1,8 +1,8 @@
 """Processes of this backend: their identity (pid and start time) and the tags in their environment.
 
 A pid is not enough: the kernel later reuses it for another process. On Linux, /proc is read directly, as a
-supervisor must stay small and psutil is large; elsewhere psutil is used. ``supervision.kill_escalation`` describes
-how processes are stopped.
+supervisor must stay small and psutil is large; elsewhere psutil is used. ``supervision.supervised_process``
+describes how processes are stopped.
 """
 
 from __future__ import annotations
