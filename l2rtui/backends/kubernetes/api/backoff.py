@@ -15,6 +15,8 @@ from enum import Enum
 
 from msgspec import Struct
 
+from runtime.base.processes import exponential_delay
+
 
 class Timing(Struct, frozen=True):
     """Timeouts and pauses of the watches, in seconds; tests shrink them together.
@@ -101,17 +103,18 @@ class RetryPauses:
     """Back-off of one caller's retries: each pause is twice the previous, up to the longest, with 30 % jitter."""
 
     def __init__(self, first: float, longest: float = 3.0) -> None:
-        self._first = self._next = first
-        self._longest = longest
+        self._first, self._longest = first, longest
+        self._failures = 0
 
     async def wait(self) -> None:
         """Sleep for the next pause."""
-        await asyncio.sleep(self._next * random.uniform(0.7, 1.3))  # noqa: S311  (no secret)
-        self._next = min(2 * self._next, self._longest)
+        self._failures += 1
+        pause = exponential_delay(self._failures, self._first, self._longest)
+        await asyncio.sleep(pause * random.uniform(0.7, 1.3))  # noqa: S311  (no secret)
 
     def reset(self) -> None:
         """Restart with the first pause."""
-        self._next = self._first
+        self._failures = 0
 
 
 class ProbeResult(Enum):
@@ -159,9 +162,11 @@ class ServerGate:
             return False
 
     async def _until_well(self) -> bool:
-        pause, longest, quick_probes, was_away = self._timing.first, self._timing.probe, 0, False
+        longest, number, quick_probes, was_away = self._timing.probe, 0, 0, False
         while True:
-            await asyncio.sleep(min(pause, longest) * (1 + 0.05 * random.random()))  # noqa: S311  (no secret)
+            number += 1
+            pause = exponential_delay(number, self._timing.first, longest)
+            await asyncio.sleep(pause * (1 + 0.05 * random.random()))  # noqa: S311  (no secret)
             result = await self._probe()
             if result is ProbeResult.HEALTHY:
                 self._well_at = self._clock()
@@ -170,4 +175,3 @@ class ServerGate:
             # A server that listens again has just been started, and will be ready in a few seconds.
             quick_probes = _STARTING_PROBES if result is ProbeResult.REFUSED else quick_probes - 1
             longest = self._timing.refused if quick_probes > 0 else self._timing.probe
-            pause *= 2
