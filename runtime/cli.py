@@ -116,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     from runtime.rl import encoding as encoders
     from runtime.rl import policies
     from runtime.sim import reference as simulator
-    from runtime.sim.control import control_socket
+    from runtime.sim.control import control_cli
 
     class Version(argparse.Action):
         """Action that looks the version up only when needed: importlib.metadata takes tens of milliseconds."""
@@ -144,7 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     learner = roles.add_parser("learner", help="receive segments, update the policy, publish it, keep checkpoints")
     worker = roles.add_parser("worker", help="act with the newest policy and send segments to the learner")
     evaluator = roles.add_parser("evaluator", help="score the newest policy from the start line")
-    modules = (policies, encoders, simulator, control_socket, elastic, classify, ps, steps, supervise, fetch, setup)
+    modules = (policies, encoders, simulator, control_cli, elastic, classify, ps, steps, supervise, fetch, setup)
     for module in modules:
         module.add_parser(roles)
     config = roles.add_parser("config", help="show every setting, its value under L2R_CONFIG, and its meaning")
@@ -179,7 +179,7 @@ def _parser() -> argparse.ArgumentParser:
     track.add_argument("folder")
     track.set_defaults(start=_track)
     roles.choices["simulator"].set_defaults(start=_simulate)
-    roles.choices["simulators"].set_defaults(start=lambda options, _: control_socket.run(options))
+    roles.choices["simulators"].set_defaults(start=lambda options, _: control_cli.run(options))
     # Defaults of the parser itself serve the commands that set none.
     parser.set_defaults(start=_start)
     return parser

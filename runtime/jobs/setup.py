@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from runtime.base import bounded_json, installation
+from runtime.base import bounded_json, installed_packages
 from runtime.base.atomic_files import lock_folder, write_atomic
 from runtime.base.cli_options import Commands, add_command, program
 from runtime.base.errors import FailedError, InterruptedWorkError, SetupError
@@ -95,7 +95,7 @@ def set_up_once(
         # Not once more for each process that has waited: all have the same reason.
         if failed.exists() and failed.stat().st_mtime >= began:
             raise FailedError(failed.read_text("utf-8", errors="replace"))
-        pip = installation.leading_pip(setup) if store is not None and "PIP_TARGET" in environ else 0
+        pip = installed_packages.leading_pip(setup) if store is not None and "PIP_TARGET" in environ else 0
         for commands, is_stored in ((setup[:pip], True), (setup[pip:], False)):
             if reason := _run_all(commands, environ, stop, store if is_stored else None):
                 write_atomic(failed, reason.encode("utf-8", "replace"))
@@ -107,10 +107,10 @@ def _run_all(commands: Sequence[Sequence[str]], environ: Mapping[str, str], stop
     """Run commands, or take what they install from a store; return why one failed, otherwise an empty text."""
     key, packages = None, Path(environ.get("PIP_TARGET", ""))
     if store is not None and commands:
-        programs = installation.programs_of(commands, environ)
-        place = [os.uname().machine, *programs, *installation.variables_of_pip(environ.items())]
-        key = installation.key_of(commands, Path.cwd(), place)
-    if store is not None and key is not None and installation.take(store, key, packages):
+        programs = installed_packages.programs_of(commands, environ)
+        place = [os.uname().machine, *programs, *installed_packages.variables_of_pip(environ.items())]
+        key = installed_packages.key_of(commands, Path.cwd(), place)
+    if store is not None and key is not None and installed_packages.take(store, key, packages):
         print(
             f"setup: packages of {'; '.join(map(shlex.join, commands))}: as an earlier run installed them",
             flush=True,
@@ -120,7 +120,7 @@ def _run_all(commands: Sequence[Sequence[str]], environ: Mapping[str, str], stop
         if reason := _run(command, environ, stop):
             return reason
     if store is not None and key is not None:
-        installation.add(store, key, packages)
+        installed_packages.add(store, key, packages)
     return ""
 
 

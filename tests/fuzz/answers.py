@@ -19,7 +19,7 @@ import numpy as np
 import safetensors.numpy
 
 from l2rtui import config
-from l2rtui.backends.common.run_specs import settings_findings
+from l2rtui.backends.common.train_settings import settings_findings
 from l2rtui.backends.docker import describe as docker_describe
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.actions import destroy, run_object
@@ -53,8 +53,8 @@ from runtime.base.docker_client import EngineError
 from runtime.base.errors import SetupError
 from runtime.jobs.elastic.shared_values import EtcdValues
 from runtime.jobs.parameter_server.rank_context import PsSettings
-from runtime.jobs.steps import StepMarkers
-from runtime.jobs.supervise import PodSupervisor
+from runtime.jobs.steps.run import StepMarkers
+from runtime.jobs.supervise.supervisor import PodSupervisor
 from runtime.rl.checkpoints import counters
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints
 from runtime.rl.datasets.episode_files import DatasetFacts, Episode, JournalFile, JournalWriter

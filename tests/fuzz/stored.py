@@ -22,7 +22,7 @@ from l2rtui.backends.kubernetes.actions import slot_leases
 from l2rtui.backends.kubernetes.api import oidc
 from l2rtui.backends.kubernetes.api.errors import ApiError, RequestInfo
 from l2rtui.backends.kubernetes.api.http import decode_json
-from l2rtui.backends.local import secrets, state_files
+from l2rtui.backends.local import secret_files, state_files
 from l2rtui.backends.local.state_files import RunRecord, RunStatus
 from l2rtui.backends.queue_store import QueueFile, QueueStore
 from l2rtui.backends.recorded import recording
@@ -116,7 +116,7 @@ def _read_history(data: bytes) -> None:
 
 
 def _read_secret(data: bytes) -> None:
-    secrets.read(Path(file_of("secret.json", data)))
+    secret_files.read(Path(file_of("secret.json", data)))
 
 
 def _read_settings(data: bytes) -> None:

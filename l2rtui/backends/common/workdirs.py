@@ -26,7 +26,7 @@ from l2rtui.config import state_dir
 from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.workload import Role, RunSpec, SetSpec, Workdir
 from l2rtui.errors import BackendError
-from runtime.base import installation
+from runtime.base import installed_packages
 from runtime.base.atomic_files import write_atomic
 
 SUBJECT: Final = "workdir"
@@ -112,7 +112,7 @@ def unpack(workdir: Workdir, folder: Path) -> None:
 @functools.lru_cache(maxsize=32)
 def packages_key(workdir: Workdir, image: str, env: tuple[tuple[str, str], ...]) -> str:
     """Return the key of the packages that the first setup commands install in an image; empty to store none."""
-    pip = workdir.setup[: installation.leading_pip(workdir.setup)]
+    pip = workdir.setup[: installed_packages.leading_pip(workdir.setup)]
     if not pip:
         return ""
     with tempfile.TemporaryDirectory(prefix="l2r-") as folder:
@@ -120,8 +120,8 @@ def packages_key(workdir: Workdir, image: str, env: tuple[tuple[str, str], ...])
             unpack(workdir, Path(folder, "own"))
         except (BackendError, OSError):  # preflight refuses it, or the pods have it already
             return ""
-        place = [image, *installation.variables_of_pip(env)]
-        return installation.key_of(pip, Path(folder, "own", TREE), place) or ""
+        place = [image, *installed_packages.variables_of_pip(env)]
+        return installed_packages.key_of(pip, Path(folder, "own", TREE), place) or ""
 
 
 def findings_of(specs: Iterable[RunSpec]) -> Iterator[Finding]:
@@ -225,7 +225,7 @@ def _set_up(root: str, setup: Sequence[Sequence[str]], store: str = "", key: str
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in setup_variables(root).items())
     commands = [f"run {shlex.join(command)}\n" for command in setup]
     if key:
-        pip = installation.leading_pip(setup)
+        pip = installed_packages.leading_pip(setup)
         again = _AGAIN.format(store=shlex.quote(store), key=key, installing="".join(commands[:pip]), name=PACKAGES)
         commands[:pip] = [again]
     # In a shell of its own: the processes of the run do not get the variables of pip.

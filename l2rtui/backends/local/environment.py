@@ -13,7 +13,7 @@ from l2rtui.backends.common import workdirs
 from l2rtui.backends.common.run_specs import joined_variables, peer_variables, watch_variables
 from l2rtui.backends.local.paths import RunFolder
 from l2rtui.backends.local.process_scan import ENV_FOLDER
-from l2rtui.backends.local.secrets import variables
+from l2rtui.backends.local.secret_files import variables
 from l2rtui.backends.local.state_files import RunRecord
 from l2rtui.domain.plan import PodPlan, RunPlan
 from l2rtui.domain.workload import PROGRAM_WORD, Role, RunSpec, SetSpec, pod_name

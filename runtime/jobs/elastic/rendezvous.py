@@ -28,7 +28,7 @@ from runtime.jobs.elastic.shared_values import (
     keys_of,
     running_etcd,
 )
-from runtime.jobs.steps import StepMarkers, checked_name
+from runtime.jobs.steps.run import StepMarkers, checked_name
 
 POLL_SECONDS: Final = 0.5
 QUIET_SECONDS: Final = 5.0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.base.installation import add, key_of, leading_pip, programs_of, take, variables_of_pip
+from runtime.base.installed_packages import add, key_of, leading_pip, programs_of, take, variables_of_pip
 
 PIP = [sys.executable, "-m", "pip", "install"]
 FILES = {

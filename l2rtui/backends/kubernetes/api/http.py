@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
 from l2rtui import __version__
-from l2rtui.backends.kubernetes.api.connectors import OpenSockets, check_proxy, environment_proxy
 from l2rtui.backends.kubernetes.api.credentials import Credentials, make_credentials
 from l2rtui.backends.kubernetes.api.errors import (
     ApiError,
@@ -31,6 +30,7 @@ from l2rtui.backends.kubernetes.api.errors import (
 from l2rtui.backends.kubernetes.api.kubeconfig import Access
 from l2rtui.backends.kubernetes.api.library_import import import_session, imported_session
 from l2rtui.backends.kubernetes.api.login import ApiLogin
+from l2rtui.backends.kubernetes.api.sockets import OpenSockets, check_proxy, environment_proxy
 from l2rtui.backends.kubernetes.api.transport import (
     Answer,
     HandshakeError,

@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 
 import h11
 
-from l2rtui.backends.kubernetes.api.connectors import OpenSockets, load_certificate, make_tls
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.api.kubeconfig import Access
 from l2rtui.backends.kubernetes.api.login import ApiLogin
+from l2rtui.backends.kubernetes.api.sockets import OpenSockets, load_certificate, make_tls
 
 Headers = Sequence[tuple[str, str]]
 CUT: Final = "the connection was cut"
