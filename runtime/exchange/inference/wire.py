@@ -33,13 +33,8 @@ from numpy.typing import NDArray
 
 from runtime.base.addresses import Endpoint, EndpointError
 from runtime.exchange.transport.curve_keys import LearnerKeys, PeerKeys
-from runtime.exchange.transport.sockets import (
-    HANDSHAKE_BYTES,
-    ZapAuthenticator,
-    bounded_socket,
-    configure_client,
-    io_threads,
-)
+from runtime.exchange.transport.sockets import io_threads
+from runtime.exchange.transport.zap_auth import HANDSHAKE_BYTES, ZapAuthenticator, bounded_socket, configure_client
 
 _QUESTION: Final = struct.Struct("<4s16sQI")
 """Magic bytes, proof, number of the question, rows; little-endian without padding."""

@@ -17,7 +17,7 @@ import zmq
 
 from runtime.base.addresses import EndpointError
 from runtime.exchange.transport.curve_keys import LearnerKeys, PeerKeys
-from runtime.exchange.transport.sockets import (
+from runtime.exchange.transport.zap_auth import (
     HANDSHAKE_BYTES,
     HANDSHAKE_EVENTS,
     HandshakeFailures,

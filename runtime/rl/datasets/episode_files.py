@@ -14,13 +14,12 @@ is read.
 
 from __future__ import annotations
 
-import argparse
 import json
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 
 import msgspec
 import numpy as np
@@ -30,6 +29,9 @@ from runtime.base import bounded_json, contract
 from runtime.base.errors import SetupError
 from runtime.base.installation import install_hint
 from runtime.rl.spaces import ActionSpace, ObsSpace
+
+if TYPE_CHECKING:
+    import argparse
 
 SUFFIX: Final = ".hdf5"
 
