@@ -34,7 +34,7 @@ DECODES = (
     "runtime/base/training.py",  # numbers are checked while they are read
     "runtime/sim/launchers/shim.py",  # starts in milliseconds: the standard library only
     "l2rtui/backends/kubernetes/api/decode.py",  # pages of 10,000 pods, with their own limits
-    "l2rtui/domain/",  # pure; `run_specs.decode` has checked these texts
+    "l2rtui/domain/",  # pure; `stored_spec.decode` has checked these texts
 )
 """The modules that decode JSON themselves, each with its reason."""
 PICKLING = re.compile(r"(torch\.distributed|dist)\.\w+_object(_list)?")

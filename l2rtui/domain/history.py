@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
+from l2rtui.domain.log import KubeEvent
 from l2rtui.domain.quantity import age
 from l2rtui.domain.snapshot import PodView
-from l2rtui.domain.status import EVICTIONS, KubeEvent, Level
+from l2rtui.domain.status import EVICTIONS, Level
 
 if TYPE_CHECKING:
     from l2rtui.domain.workload import RunSpec

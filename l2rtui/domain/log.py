@@ -1,4 +1,4 @@
-"""Log lines of pods, the query that selects them, and the output of a command run in a pod."""
+"""Log lines of pods, the query that selects them, the output of a command in a pod, and events about objects."""
 
 from __future__ import annotations
 
@@ -78,3 +78,20 @@ def last_words(lines: Iterable[str]) -> str:
         if text and METRIC_PREFIX not in text:
             words = text
     return words.removeprefix("l2r-runtime: ")[:_MOST_WORDS]
+
+
+class KubeEvent(Struct, frozen=True):
+    """Event about an object, after the Kubernetes API's Event (events.k8s.io/v1).
+
+    Attributes:
+        time: Last occurrence, seconds since the epoch. level: Normal or Warning.
+        object: Kind and name, ``Pod racing-sac-w-x7k2p``. count: number of occurrences.
+    """
+
+    time: float
+    level: str
+    reason: str
+    object: str
+    message: str
+    namespace: str = ""
+    count: int = 1

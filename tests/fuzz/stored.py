@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from l2rtui.backends.common import run_specs
+from l2rtui.backends.common import stored_spec
 from l2rtui.backends.common.reservations import ReservationFile
 from l2rtui.backends.docker import views as docker_labels
 from l2rtui.backends.docker import views as docker_views
@@ -53,7 +53,7 @@ def _encoded(*values: object) -> Callable[[], list[bytes]]:
 
 
 def _read_spec(data: bytes) -> None:
-    spec = run_specs.decode(data)
+    spec = stored_spec.decode(data)
     json.loads(spec.train)
     if spec.trial is not None:
         spec.trial.document()

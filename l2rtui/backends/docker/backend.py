@@ -25,13 +25,12 @@ from l2rtui.backends.docker.logs import ContainerLog
 from l2rtui.cloud.docker_engine import DockerEngine, DockerError
 from l2rtui.config import Settings, state_dir, user_name
 from l2rtui.domain.change import Change, difference
-from l2rtui.domain.log import CommandOutput, LogLine, LogQuery, last_words
+from l2rtui.domain.log import CommandOutput, KubeEvent, LogLine, LogQuery, last_words
 from l2rtui.domain.node import Node
 from l2rtui.domain.plan import LaunchPlan, RunPlan, ScalePlan, StepDone
 from l2rtui.domain.preflight import Finding
 from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
-from l2rtui.domain.status import KubeEvent
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import BackendError, L2RError, NotFoundError, UsageError
 from runtime.base.docker_client import DockerEndpoint

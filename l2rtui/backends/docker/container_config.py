@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from l2rtui.backends.common import workdirs
-from l2rtui.backends.common.run_specs import joined_variables, peer_variables, watch_variables
+from l2rtui.backends.common.run_variables import joined_variables, peer_variables, watch_variables
 from l2rtui.backends.docker import views
 from l2rtui.domain.containers import Mount, Security
 from l2rtui.domain.kinds import Binding

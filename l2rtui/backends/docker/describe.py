@@ -14,10 +14,11 @@ from l2rtui.backends.common.port_listener import carry_to, listen_and_carry
 from l2rtui.backends.docker import containers, views
 from l2rtui.backends.docker.views import seconds_of
 from l2rtui.cloud.docker_engine import DockerEngine
+from l2rtui.domain.log import KubeEvent
 from l2rtui.domain.node import Node
 from l2rtui.domain.quantity import format_bytes
 from l2rtui.domain.snapshot import PodView, RunView
-from l2rtui.domain.status import KubeEvent, exit_text
+from l2rtui.domain.status import exit_text
 from l2rtui.errors import BackendError, NotFoundError
 from runtime.base import bounded_json
 

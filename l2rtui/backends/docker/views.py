@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from l2rtui.backends.common import run_specs
+from l2rtui.backends.common import stored_spec
 from l2rtui.domain.history import spec_id
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.plan import PodPlan, RunPlan
@@ -70,7 +70,7 @@ def nanoseconds_of(text: str) -> int:
 def spec_of(network: Mapping[str, Any]) -> RunSpec:
     """Decode the spec on a run's network. Raises BackendError if it cannot be read."""
     try:
-        return run_specs.decode(network["Labels"][RECORD])
+        return stored_spec.decode(network["Labels"][RECORD])
     except (KeyError, ValueError) as error:
         name = network["Labels"].get(RUN, network["Name"])
         hint = f"`l2rtui destroy {name}` removes it."

@@ -30,12 +30,11 @@ if TYPE_CHECKING:
     from l2rtui.backends.kubernetes.storage.secrets import KubernetesSecrets
     from l2rtui.backends.kubernetes.storage.volumes import Volumes
     from l2rtui.domain.change import Change
-    from l2rtui.domain.log import CommandOutput, LogLine, LogQuery
+    from l2rtui.domain.log import CommandOutput, KubeEvent, LogLine, LogQuery
     from l2rtui.domain.node import Node
     from l2rtui.domain.plan import LaunchPlan, PlannedPlaces, ScalePlan, StepDone
     from l2rtui.domain.preflight import Finding
     from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
-    from l2rtui.domain.status import KubeEvent
     from l2rtui.domain.workload import RunSpec
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from l2rtui.backends.common import workdirs
-from l2rtui.backends.common.run_specs import joined_variables, peer_variables, watch_variables
+from l2rtui.backends.common.run_variables import joined_variables, peer_variables, watch_variables
 from l2rtui.backends.local.paths import RunFolder
 from l2rtui.backends.local.process_scan import ENV_FOLDER
 from l2rtui.backends.local.secret_files import variables

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from l2rtui.domain.history import Departure, Happening, HistoryEntry, RunOutcome, happenings, summary
+from l2rtui.domain.log import KubeEvent
 from l2rtui.domain.snapshot import PodView
-from l2rtui.domain.status import KubeEvent, Level
+from l2rtui.domain.status import Level
 
 LEFT = Departure(1000.0, frozenset({"old"}))
 

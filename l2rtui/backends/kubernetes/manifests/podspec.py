@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from l2rtui.backends.common.run_specs import has_peers, joined_variables, peer_variables, watch_variables
+from l2rtui.backends.common.run_variables import has_peers, joined_variables, peer_variables, watch_variables
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.extended_resources import MIG, WHOLE
 from l2rtui.backends.kubernetes.manifests import (

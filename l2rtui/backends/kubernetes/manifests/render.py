@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from l2rtui.backends.common.run_specs import backstop_seconds
+from l2rtui.backends.common.run_variables import backstop_seconds
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.manifests import gpu_binding, import_services, pod_parts, podspec, scheduling
 from l2rtui.backends.kubernetes.manifests.pod_parts import new_object

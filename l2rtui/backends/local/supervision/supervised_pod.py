@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from msgspec import Struct
 
-from l2rtui.backends.common.run_specs import backstop_seconds
+from l2rtui.backends.common.run_variables import backstop_seconds
 from l2rtui.backends.local.environment import RUNTIME_COMMAND, find_command, pod_command, pod_environ
 from l2rtui.backends.local.paths import RunFolder
 from l2rtui.backends.local.state_files import DesiredPod, PodRecord, RunRecord, RunStatus

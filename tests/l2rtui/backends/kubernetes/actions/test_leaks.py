@@ -6,7 +6,7 @@ import pytest
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.actions.destroy import destroy
-from l2rtui.backends.kubernetes.actions.owned_objects import find
+from l2rtui.backends.kubernetes.actions.owned_objects import find_leaks
 from l2rtui.backends.kubernetes.actions.slot_leases import Claimant, SlotLeases, slots_by_device
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.domain.node import SlotId
@@ -27,7 +27,7 @@ def without_controllers(server):
 
 
 async def reasons(context):
-    return {f"{leak.kind}/{leak.name}": leak.reason for leak in await find(context)}
+    return {f"{leak.kind}/{leak.name}": leak.reason for leak in await find_leaks(context)}
 
 
 async def test_a_whole_run_is_no_leak(cluster, server):
@@ -86,12 +86,12 @@ async def test_a_destroy_of_the_run_of_each_leak_removes_it_and_proves_that(cont
     leases = SlotLeases(context.api, "ml")
     await leases.claim(slots_by_device({Claimant("r", "gone", "ml"): [SlotId("n1", 0, 0)]}), seconds=-1.0)
     await leases.claim(slots_by_device({Claimant("q", "old", "ml"): [SlotId("n1", 0, 1)]}), seconds=-1.0)
-    runs = {leak.of.uid: leak.of for leak in await find(context) if leak.of}
+    runs = {leak.of.uid: leak.of for leak in await find_leaks(context) if leak.of}
     assert {uid: (run.name, run.namespace) for uid, run in runs.items()} == {
         "gone": ("r", "ml"),
         "old": ("q", "ml"),
     }
-    assert [leak.of.owner for leak in await find(context) if leak.kind == "Service"] == ["anna"]
+    assert [leak.of.owner for leak in await find_leaks(context) if leak.kind == "Service"] == ["anna"]
     receipts = []
     for run in runs.values():
         receipts += [item async for item in destroy(context, run, grace_seconds=1) if isinstance(item, Receipt)]
@@ -105,10 +105,10 @@ async def test_kinds_that_may_not_be_listed_are_left_out_but_pods_are_needed(con
     assert set(await reasons(context)) == {"Service/s"}
     server.denied.add(("list", "pods"))
     with pytest.raises(ApiError, match="lacks the right to list pods"):
-        await find(context)
+        await find_leaks(context)
 
 
 async def test_a_server_that_fails_is_an_error_and_not_an_empty_list(context, server):
     server.failures.append(Failure("GET", "Service", 503, "ServiceUnavailable"))
     with pytest.raises(ApiError):
-        await find(context)
+        await find_leaks(context)

@@ -73,7 +73,9 @@ async def test_the_receipt_counts_the_policy_and_the_leak_check_knows_it(context
     assert server.names("NetworkPolicy") == []
     policy = network_policy(plan.runs[0], "ml")
     server.put(policy)
-    assert [(leak.kind, leak.name) for leak in await owned_objects.find(context)] == [("NetworkPolicy", "l2r-r")]
+    assert [(leak.kind, leak.name) for leak in await owned_objects.find_leaks(context)] == [
+        ("NetworkPolicy", "l2r-r")
+    ]
 
 
 async def test_without_the_right_a_launch_goes_on_and_the_check_says_so(context, server):

@@ -1,8 +1,8 @@
-"""Specs of runs as every backend reads them: stored text, and variables of processes.
+"""Variables of a run's processes that every backend sets the same way: addresses of the others, limits and alerts.
 
-The variables are addresses of the other processes, limits and alerts. Backends provide addresses; names and
-formats are defined here: our own, TensorFlow's ``TF_CONFIG``, and the plain variables of the Helm chart
-``distributed-tensorflow``. The learner's endpoint is not included: each backend sets it.
+Backends provide addresses; names and formats are defined here: our own, TensorFlow's ``TF_CONFIG``, and the plain
+variables of the Helm chart ``distributed-tensorflow``. The learner's endpoint is not included: each backend sets
+it.
 """
 
 from __future__ import annotations
@@ -14,26 +14,6 @@ from l2rtui.domain.plan import PodPlan, gpu_count
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec, pod_name
 from runtime.base import bounded_json, contract
 from runtime.base.alert_rules import rules_text
-
-
-def decode(text: bytes | str) -> RunSpec:
-    """Decode a stored spec and check that its JSON text fields can be decoded. Raises
-    bounded_json.UndecodableError.
-    """
-    spec = bounded_json.decode(text, RunSpec)
-    trial = (spec.trial.values,) if spec.trial is not None else ()
-    for part in spec.sets:
-        _check_texts((part.template, *part.pod.templates), (dict, list))
-    _check_texts((spec.train, *trial), dict)
-    _check_texts((spec.extras,), list)
-    return spec
-
-
-def _check_texts(texts: tuple[str, ...], kind: type | tuple[type, ...]) -> None:
-    for text in texts:
-        if text and not isinstance(bounded_json.loads(text), kind):
-            raise bounded_json.UndecodableError("a part of it is not of its type")
-
 
 Address = Callable[[SetSpec, int], str]
 """Address of one replica of a set."""
