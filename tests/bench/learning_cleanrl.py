@@ -1,7 +1,7 @@
 """Run a script of CleanRL as it is, with evaluations like those of the other parties as JSON records.
 
 Run by `tests.bench.learning_libraries` with another Python, so it imports no code of this project. The scripts are
-written for Gymnasium 0.29. What they use of it is given to them here on a Gymnasium of today: vector environments that
+written for Gymnasium 0.29. What they use of it is given to them here on a newer Gymnasium: vector environments that
 start again within a step, a list of last infos, and names and arguments of wrappers.
 
     python learning_cleanrl.py CHECKOUT SCRIPT EVALUATION_STEPS EPISODES -- ARGUMENTS OF THE SCRIPT
