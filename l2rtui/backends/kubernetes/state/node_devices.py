@@ -102,7 +102,8 @@ def read_devices(node: NodeStruct, rule: SlotRule) -> NodeDevices:
         node.status.capacity or node.status.allocatable,
         node.status.allocatable or node.status.capacity,
     )
-    uuids = dict(_uuids(meta))
+    named = list(_named_gpus(meta))
+    uuids = {gpu.uuid: gpu.index for gpu in named}
     replicas = _number(meta.label(labels.GPU_REPLICAS), 1)
     has_slices = meta.label(labels.MIG_STRATEGY) == "single" and (
         "-MIG-" in meta.label(labels.GPU_PRODUCT) or bool(meta.label(labels.MIG_SLICES))
@@ -133,10 +134,12 @@ def read_devices(node: NodeStruct, rule: SlotRule) -> NodeDevices:
         or rule.per_gpu
     )
     memory = _number(meta.label(labels.GPU_MEMORY), 0) << 20  # the label is in MiB
-    by_index = {index: uuid for uuid, index in uuids.items()}
+    by_index = {gpu.index: gpu for gpu in named}
+    unnamed = _NamedGpu("", 0)
     gpus = tuple(
-        Gpu(name, index, by_index.get(index, ""), product or model, memory, min(slots, _MOST_SLOTS))
+        Gpu(name, index, gpu.uuid, product or model, memory, min(slots, _MOST_SLOTS), numa=gpu.numa)
         for index in range(count)
+        for gpu in (by_index.get(index, unnamed),)
     )
     # No cores to count: a node that has just joined, whose kubelet has not reported yet.
     return NodeDevices(name, (*gpus, *others), uuids, is_sliced, cpu if cores else None, resources)
@@ -197,10 +200,18 @@ def _plugin_devices(node: str, meta: ObjectMeta, resources: tuple[Resource, ...]
             index += 1
 
 
-def _uuids(meta: ObjectMeta) -> Iterator[tuple[str, int]]:
-    """Yield UUIDs and indices from an annotation of the node."""
+class _NamedGpu(Struct, frozen=True):
+    """UUID, index and NUMA node of a GPU, as an annotation of its node says them."""
+
+    uuid: str
+    index: int
+    numa: int | None = None
+
+
+def _named_gpus(meta: ObjectMeta) -> Iterator[_NamedGpu]:
+    """Yield the GPUs that an annotation of the node names, our own or HAMi's."""
     if own := meta.annotation(labels.GPU_UUIDS):
-        yield from ((uuid.strip(), index) for index, uuid in enumerate(own.split(",")) if uuid.strip())
+        yield from (_NamedGpu(uuid.strip(), index) for index, uuid in enumerate(own.split(",")) if uuid.strip())
         return
     text = meta.annotation(labels.HAMI_NODE)
     if text.startswith("["):
@@ -210,11 +221,15 @@ def _uuids(meta: ObjectMeta) -> Iterator[tuple[str, int]]:
             return
         for position, device in enumerate(devices):
             if isinstance(device, dict) and isinstance(device.get("id"), str):
-                index = device.get("index")
-                yield device["id"], index if isinstance(index, int) else position
+                index, numa = device.get("index"), device.get("numa")
+                index = index if isinstance(index, int) else position
+                yield _NamedGpu(device["id"], index, numa if type(numa) is int else None)
         return
-    parts = [part.partition(",")[0] for part in text.split(":")]  # before HAMi 2.5: UUID,shares,memory,…:UUID,…
-    yield from ((uuid, position) for position, uuid in enumerate(filter(_UUID.fullmatch, parts)))
+    # Before HAMi 2.5: UUID,shares,memory,cores,type,numa,healthy:UUID,…
+    parts = [part.split(",") for part in text.split(":")]
+    parts = [part for part in parts if _UUID.fullmatch(part[0])]
+    for position, part in enumerate(parts):
+        yield _NamedGpu(part[0], position, whole_number(part[5]) if len(part) > 5 else None)
 
 
 def _number(text: str, otherwise: int) -> int:

@@ -255,6 +255,19 @@ def test_uuids_are_known_where_somebody_writes_them_on_the_node(annotations):
     assert claims(container({NV: "GPU-0000000b-2"}), on=devices) == (DeviceUsage(1),)
 
 
+@pytest.mark.parametrize(
+    ("text", "numa"),
+    [
+        ('[{"id":"GPU-0000000a-1","index":0,"numa":0},{"id":"GPU-0000000b-2","index":1,"numa":1}]', [0, 1]),
+        ('[{"id":"GPU-0000000a-1","index":0,"numa":true},{"id":"GPU-0000000b-2","index":1}]', [None, None]),
+        ("GPU-0000000a-1,10,32768,100,V100,1,true:GPU-0000000b-2,10,32768:", [1, None]),
+    ],
+)
+def test_hami_names_the_numa_node_of_a_gpu(text, numa):
+    devices = read_devices(node({"nvidia.com/gpu": "2"}, None, {labels.HAMI_NODE: text}), RULE)
+    assert [gpu.numa for gpu in devices.gpus] == numa
+
+
 def test_an_annotation_that_cannot_be_read_tells_nothing():
     assert [gpu.uuid for gpu in read_devices(node(GPUS, None, {labels.HAMI_NODE: "[odd"}), RULE).gpus] == ["", ""]
 
