@@ -6,9 +6,9 @@ variable counts cards, not slices.
 
 Kubernetes counts resources, not devices, so this combines the information that several programs publish on a node:
 the device plugin (``nvidia.com/gpu``), GPU feature discovery (labels), HAMi (an annotation), managed clusters
-(labels of their own for product, number and shares), and our own labels where none of them runs. The slots of a GPU
-are the node's own label, else the setting for the product, else the shares into which the cluster divides a GPU, else
-the setting for all.
+(labels of their own for product, number and shares), and our own labels where none of them runs. The slots of a
+GPU are the node's own label, else the setting for the product, else the shares into which the cluster divides a
+GPU, else the setting for all.
 """
 
 from __future__ import annotations
