@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from runtime.base.metrics import Console
+    from runtime.base.training import Settings
     from runtime.rl.roles.launch_context import Context
-    from runtime.rl.settings import Settings
 
 _EXAMPLES: Final = """\
 a process learns what it is from variables that a launcher sets:
@@ -76,7 +76,7 @@ def _run(arguments: Sequence[str], *, is_process: bool = False) -> int:
         PeerRefusedError,
         SetupError,
     )
-    from runtime.rl.settings import SettingsError
+    from runtime.base.training import SettingsError
     from runtime.sim.wire.errors import SimulatorError
 
     try:
@@ -111,17 +111,12 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
 def _parser() -> argparse.ArgumentParser:
     import argparse
 
-    from runtime.jobs import setup
-    from runtime.jobs.classify import options as classify
-    from runtime.jobs.elastic import options as elastic
-    from runtime.jobs.fetch import options as fetching
-    from runtime.jobs.parameter_server import options as ps
-    from runtime.jobs.steps import options as steps
-    from runtime.jobs.supervise import options as supervise
-    from runtime.rl.encoding import options as encoders
-    from runtime.rl.policies import options as policies
+    from runtime.jobs import classify, elastic, fetch, setup, steps, supervise
+    from runtime.jobs import parameter_server as ps
+    from runtime.rl import encoding as encoders
+    from runtime.rl import policies
+    from runtime.sim import reference as simulator
     from runtime.sim.control import control_cli
-    from runtime.sim.reference import options as simulator
 
     class Version(argparse.Action):
         """Action that looks the version up only when needed: importlib.metadata takes tens of milliseconds."""
@@ -149,7 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     learner = roles.add_parser("learner", help="receive segments, update the policy, publish it, keep checkpoints")
     worker = roles.add_parser("worker", help="act with the newest policy and send segments to the learner")
     evaluator = roles.add_parser("evaluator", help="score the newest policy from the start line")
-    modules = (policies, encoders, simulator, control_cli, elastic, classify, ps, steps, supervise, fetching, setup)
+    modules = (policies, encoders, simulator, control_cli, elastic, classify, ps, steps, supervise, fetch, setup)
     for module in modules:
         module.add_parser(roles)
     config = roles.add_parser("config", help="show every setting, its value under L2R_CONFIG, and its meaning")
@@ -192,9 +187,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _config(options: argparse.Namespace, _stop: Stop) -> int:
     from runtime.base import contract
-    from runtime.rl import settings
+    from runtime.base.training import describe, describe_method, parse
 
-    training = settings.parse(os.environ.get(contract.ENV_CONFIG, ""))
+    training = parse(os.environ.get(contract.ENV_CONFIG, ""))
     if options.check:
         from runtime.rl.roles.settings_check import check_settings, try_environment
 
@@ -204,11 +199,11 @@ def _config(options: argparse.Namespace, _stop: Stop) -> int:
         return contract.EXIT_DONE
     if options.copies:
         return _copies(training)
-    described = list(settings.describe(training))
+    described = list(describe(training))
     if options.json:
         print("{" + ", ".join(f'"{name}": {value}' for name, value, _ in described) + "}")
         return contract.EXIT_DONE
-    for name, value, meaning in (*described, *settings.describe_method(training)):
+    for name, value, meaning in (*described, *describe_method(training)):
         print(f"{name:24} {value}\n{'':24} {meaning}")
     return contract.EXIT_DONE
 
@@ -319,9 +314,9 @@ def _alert(options: argparse.Namespace, _stop: Stop) -> int:
 
 def _infer(_options: argparse.Namespace, _stop: Stop) -> int:
     """Answer the workers of the learner that started this process; a signal to both is the learner's to handle."""
-    from runtime.rl.roles import inference_process
+    from runtime.rl.roles import remote_inference
 
-    return inference_process.run()
+    return remote_inference.run()
 
 
 def _track(options: argparse.Namespace, _stop: Stop) -> int:
@@ -338,7 +333,7 @@ def _simulate(options: argparse.Namespace, _stop: Stop) -> int:
     """Run a reference simulator; it belongs to no run and needs no variables of one."""
     from runtime.base import contract
     from runtime.base.errors import SetupError
-    from runtime.sim.reference import options as simulator
+    from runtime.sim import reference as simulator
 
     try:
         simulator.start(options)

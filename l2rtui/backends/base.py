@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from l2rtui.backends.queue_store import QueueStore
     from l2rtui.config import Settings
     from l2rtui.domain.change import Change
-    from l2rtui.domain.event import KubeEvent
     from l2rtui.domain.log import CommandOutput, LogLine, LogQuery
     from l2rtui.domain.node import Node, SlotId
     from l2rtui.domain.plan import LaunchPlan, PlannedPlaces, ScalePlan, StepDone
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
     from l2rtui.domain.secret import Secret, SecretView
     from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
+    from l2rtui.domain.status import KubeEvent
     from l2rtui.domain.volume import FileEntry, KeptResult, Volume
     from l2rtui.domain.workload import RunSpec
 

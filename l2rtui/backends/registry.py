@@ -91,7 +91,7 @@ def make_backend(name: str, settings: Settings, *, is_queued: bool = True) -> Ba
     backend = factory(settings)
     if not is_queued or name in _UNQUEUED:
         return backend
-    from l2rtui.backends.queued.backend import QueuedBackend
+    from l2rtui.backends.queued import QueuedBackend
 
     return QueuedBackend(backend, settings)
 

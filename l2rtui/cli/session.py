@@ -269,7 +269,7 @@ class Session:
 
     async def _guarded(self, verb: Callable[[Session], Awaitable[int]]) -> int:
         if (state_dir() / "queue").is_dir():  # rarely: most users have no queued runs
-            from l2rtui.backends.queued.keeper_process import ensure_keepers
+            from l2rtui.backends.queue_store import ensure_keepers
 
             for problem in ensure_keepers():
                 self.talk.say(f"warning: {problem}")

@@ -1,7 +1,7 @@
 """Checkpoints that learners have copied to a bucket or a folder: listing, reading and fetching.
 
-``runtime.rl.checkpoints.upload`` writes them. This is the reading side, which needs neither torch nor NumPy. A
-manifest is only trusted after its own checksum was verified.
+``runtime.rl.checkpoints.checkpoint_files`` writes them. This is the reading side, which needs neither torch nor
+NumPy. A manifest is only trusted after its own checksum was verified.
 """
 
 from __future__ import annotations

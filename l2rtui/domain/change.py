@@ -147,7 +147,6 @@ class _Facts(NamedTuple):
 
 
 def _copied(rows: Mapping[str, T]) -> dict[str, T]:
-    """Return a mutable copy of the rows."""
     # dict(proxy) copies item by item through __getitem__; proxy.copy() is one C-level copy of the dict behind it.
     return rows.copy() if isinstance(rows, MappingProxyType) else dict(rows)
 
@@ -185,7 +184,6 @@ def _touched_by_pod(basis: Basis | None, old: PodView | None, new: PodView | Non
 
 
 def _ordered(nodes: dict[str, Node], before: ClusterSnapshot) -> dict[str, Node]:
-    """The nodes in natural order of their names."""
     # Key views compare as sets. The order of `before` was established when its nodes came, and copies keep it.
     if nodes.keys() == before.nodes.keys():
         return nodes

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from l2rtui.domain.containers import Binding
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.ledger import Count, Ledger, NodeLedger, SlotState
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.workload import SetSpec

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
-from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.quantity import age
 from l2rtui.domain.snapshot import PodView
-from l2rtui.domain.status import EVICTIONS, Level
+from l2rtui.domain.status import EVICTIONS, KubeEvent, Level
 
 if TYPE_CHECKING:
     from l2rtui.domain.workload import RunSpec

@@ -24,8 +24,9 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from l2rtui.domain.containers import Binding, PodSettings
+from l2rtui.domain.containers import PodSettings
 from l2rtui.domain.counts import CLOSED, NVIDIA_GPU, Counts, counted_resource, counted_units
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.ledger import Ledger, NodeLedger, Slot, SlotState
 from l2rtui.domain.node import CPU, Gpu, Node, SlotId, device_index, device_name
 from l2rtui.domain.quantity import counted
@@ -451,7 +452,6 @@ def _near(devices: Sequence[Sequence[SlotId]], gpus: Mapping[int, Gpu], number: 
 
 
 def _first(devices: Iterable[Sequence[SlotId]], number: int) -> tuple[SlotId, ...]:
-    """Return ``number`` slots of the first device that has them."""
     return next((tuple(slots[:number]) for slots in devices if len(slots) >= number), ())
 
 
@@ -463,7 +463,6 @@ class _ClosedNodes:
         self._nodes: dict[tuple[str, PodSettings], dict[str, Obstacle]] = {}
 
     def of(self, part: SetSpec) -> Mapping[str, Obstacle]:
-        """Return the nodes that are closed to a set, with the reason for each."""
         key = (part.name, part.pod)
         if key not in self._nodes:
             self._nodes[key] = obstacles(part, self._ledger)
@@ -775,7 +774,6 @@ def _holders(slots: Iterable[Slot]) -> str:
 
 
 def _off(slots: Iterable[Slot]) -> str:
-    """Return a clause on the nodes whose slots are off."""
     nodes = list(dict.fromkeys(slot.id.node for slot in slots if slot.state is SlotState.OFF))
     more = f" and {len(nodes) - _MAX_NAMES} more" if len(nodes) > _MAX_NAMES else ""
     verb = "is" if len(nodes) == 1 else "are"
@@ -783,7 +781,6 @@ def _off(slots: Iterable[Slot]) -> str:
 
 
 def _reserved(slots: Iterable[Slot]) -> str:
-    """Return a clause on slots that others have reserved."""
     owners = Counter(
         slot.reservation.owner
         for slot in slots

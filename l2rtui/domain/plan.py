@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from l2rtui.domain.containers import Binding
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import Gpu, Node, SlotId
 from l2rtui.domain.placement import Pin, Placement, Seat

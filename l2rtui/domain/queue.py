@@ -15,7 +15,7 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from l2rtui.domain.containers import Binding
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.ledger import Ledger, SlotState
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.placement import Pin, PlacementPolicy, bound_to_cpu, place
@@ -286,7 +286,6 @@ def _contested(ticket: Ticket, ledger: Ledger) -> tuple[SlotId, ...]:
 
 
 def _marked(ledger: Ledger, slots: Iterable[SlotId], state: SlotState) -> Ledger:
-    """Return the ledger with these slots in another state."""
     changed = dict(ledger.slots)  # copied for each change: callers keep the ledger from before
     for slot_id in slots:
         changed[slot_id] = replace(changed[slot_id], state=state)

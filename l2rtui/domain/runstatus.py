@@ -15,11 +15,12 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from l2rtui.domain.kinds import DECISIVE_ROLES
 from l2rtui.domain.metrics import MOST_PEERS, LearnerProgress, PodMetrics, RunMetrics
 from l2rtui.domain.quantity import age, counted
 from l2rtui.domain.snapshot import LOST, PodView, RunView, has_finished
 from l2rtui.domain.status import EVICTIONS, QUEUED, STOPPED, Level, Phase, Status
-from l2rtui.domain.workload import DECISIVE_ROLES, Kind, Role
+from l2rtui.domain.workload import Kind, Role
 from runtime.base.contract import EXIT_ENVIRONMENT, EXIT_NOT_FINITE
 from runtime.base.limits import ENDED_BY
 from runtime.base.return_trend import FALLEN_SECONDS

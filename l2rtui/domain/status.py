@@ -1,4 +1,4 @@
-"""Status of a pod in one word, one level and one sentence, derived from the report of its backend.
+"""Status of a pod in one word, one level and one sentence, derived from the report of its backend; and its events.
 
 Phases and reasons are taken from Kubernetes and displayed verbatim: Pending, Running, Succeeded, Failed, Unknown;
 CrashLoopBackOff, OOMKilled, Error, Completed and others.
@@ -10,7 +10,26 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from msgspec import Struct
+
 from l2rtui.domain.quantity import counted
+
+
+class KubeEvent(Struct, frozen=True):
+    """Event about an object, after the Kubernetes API's Event (events.k8s.io/v1).
+
+    Attributes:
+        time: Last occurrence, seconds since the epoch. level: Normal or Warning.
+        object: Kind and name, ``Pod racing-sac-w-x7k2p``. count: number of occurrences.
+    """
+
+    time: float
+    level: str
+    reason: str
+    object: str
+    message: str
+    namespace: str = ""
+    count: int = 1
 
 
 class Phase(StrEnum):

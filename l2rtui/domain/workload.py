@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from l2rtui.domain.containers import PodSettings
-from l2rtui.domain.kinds import DECISIVE_ROLES, Binding, Kind, RestartPolicy, Role  # noqa: F401
+from l2rtui.domain.kinds import Binding, Kind, RestartPolicy, Role
 from l2rtui.domain.node import Gpu, SlotId
 from l2rtui.domain.quantity import counted, format_bytes
 from l2rtui.domain.sweeps import Trial

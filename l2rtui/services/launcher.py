@@ -20,7 +20,7 @@ from l2rtui.backends.common import workdirs
 from l2rtui.backends.common.refusals import SlotTakenError
 from l2rtui.config import user_name
 from l2rtui.domain.change import apply
-from l2rtui.domain.containers import Binding
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.ledger import Ledger, SlotState
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.placement import Pin, PlacementPolicy, Seat, bound_to_cpu, place

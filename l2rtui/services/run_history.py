@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from l2rtui.backends.common import stored_spec
+from l2rtui.backends.common import run_specs
 from l2rtui.config import state_dir
 from l2rtui.domain.selection.filter_language import EXPERIMENT_WORDS
 from l2rtui.domain.workload import RunSpec, name_problem
@@ -91,6 +91,6 @@ def _newest_first() -> list[tuple[float, Path]]:
 
 def _read(path: Path) -> RunSpec | None:
     try:
-        return stored_spec.decode(path.read_bytes())
+        return run_specs.decode(path.read_bytes())
     except (OSError, ValueError):  # written by another version, so it cannot be launched by this one
         return None

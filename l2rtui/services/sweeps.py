@@ -13,8 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from l2rtui.backends.base import Backend
-from l2rtui.backends.queue_store import QueueFile
-from l2rtui.backends.queued.keeper_process import ensure_keeper
+from l2rtui.backends.queue_store import QueueFile, ensure_keeper
 from l2rtui.domain.experiments import (
     ExperimentSummary,
     TrialResult,

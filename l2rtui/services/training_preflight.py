@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from l2rtui.backends.common.train_settings import settings_findings, train_settings
-from l2rtui.domain.containers import Binding
+from l2rtui.backends.common.run_specs import settings_findings, train_settings
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.plan import LaunchPlan, PodPlan, RunPlan
 from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.quantity import counted, format_bytes

@@ -12,9 +12,9 @@ from l2rtui.domain.status import Level
 from l2rtui.tables.column import Column, TableColumn, View, app_only, both
 
 if TYPE_CHECKING:
-    from l2rtui.domain.event import KubeEvent
     from l2rtui.domain.receipt import Leak
     from l2rtui.domain.simulator import Simulator
+    from l2rtui.domain.status import KubeEvent
     from l2rtui.domain.volume import FileEntry, Volume
 
 

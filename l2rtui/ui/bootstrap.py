@@ -85,7 +85,7 @@ def _run(
     from l2rtui.ui.state.app_context import ContextOpener
 
     def make_named(settings: Settings) -> Backend:
-        from l2rtui.backends.queued.keeper_process import ensure_keepers
+        from l2rtui.backends.queue_store import ensure_keepers
         from l2rtui.backends.registry import make_backend
 
         if not settings.readonly:
@@ -114,7 +114,7 @@ def _record(
     view: SharedView | None,
     files: Mapping[str, str],
 ) -> int:
-    from l2rtui.backends.recorded.recorder import BackendRecorder
+    from l2rtui.backends.recorded.recording import BackendRecorder
 
     recorder = BackendRecorder(path)
     try:

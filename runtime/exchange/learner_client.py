@@ -24,9 +24,12 @@ from runtime.exchange.protocol.framing import Buffer, decode, encode
 from runtime.exchange.protocol.segment_schema import Layout
 from runtime.exchange.segments import gather
 from runtime.exchange.transport import curve_keys, shared_memory
-from runtime.exchange.transport.shared_memory import SharedMemoryError
-from runtime.exchange.transport.shm_ring import RingWriter
-from runtime.exchange.transport.shm_weights import SHARED_WEIGHTS_BYTES, SharedWeightsReader
+from runtime.exchange.transport.shared_memory import (
+    SHARED_WEIGHTS_BYTES,
+    RingWriter,
+    SharedMemoryError,
+    SharedWeightsReader,
+)
 from runtime.exchange.transport.sockets import PeerChannel, Port
 from runtime.exchange.transport.weights_cache import WeightsCache
 

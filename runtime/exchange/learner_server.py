@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from runtime.base.addresses import Endpoint
 from runtime.base.descriptors import DescriptorWatch
+from runtime.base.metrics import Rate
 from runtime.exchange.machines import events
-from runtime.exchange.machines.member_state import Member, SessionTerms
+from runtime.exchange.machines.member_state import Accounts, Member, SessionTerms
 from runtime.exchange.machines.membership import Membership
-from runtime.exchange.machines.sequence_ledger import Accounts
 from runtime.exchange.policy_store import PolicyStore
 from runtime.exchange.protocol.framing import Buffer, decode, encode
 from runtime.exchange.protocol.messages import (
@@ -36,13 +36,52 @@ from runtime.exchange.protocol.messages import (
     Segments,
 )
 from runtime.exchange.protocol.segment_schema import Columns, Layout
-from runtime.exchange.segments import SegmentBundle
-from runtime.exchange.traffic import Traffic, size_of
+from runtime.exchange.segments import EpisodeReturns, FiniteCheck, PolicyLag, SegmentBundle
 from runtime.exchange.transport.curve_keys import LearnerKeys
-from runtime.exchange.transport.shared_memory import SharedMemoryError
-from runtime.exchange.transport.shm_ring import RingReader
+from runtime.exchange.transport.shared_memory import RingReader, SharedMemoryError
 from runtime.exchange.transport.sockets import Inbound, LearnerChannel, Port
-from runtime.exchange.validation import EpisodeReturns, FiniteCheck, PolicyLag
+
+_COUNTERS: Final = ("messages_in", "bytes_in", "messages_out", "bytes_out")
+
+
+class Traffic:
+    """Counters that one thread increments and any thread may read; the rates are for one reader.
+
+    Counted are the bytes of the frames without ZeroMQ's own, and of segments in shared memory. Weights that peers
+    read from the learner's shared memory are not counted.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._counts = dict.fromkeys(_COUNTERS, 0)
+        self._rates = {name: Rate(now, 0) for name in _COUNTERS}
+
+    def received(self, num_bytes: int) -> None:
+        """Count a message that came."""
+        self._counts["messages_in"] += 1
+        self._counts["bytes_in"] += num_bytes
+
+    def received_in_memory(self, num_bytes: int) -> None:
+        """Count bytes that a message left in shared memory."""
+        self._counts["bytes_in"] += num_bytes
+
+    def sent(self, num_bytes: int) -> None:
+        """Count a message that was handed to a connection."""
+        self._counts["messages_out"] += 1
+        self._counts["bytes_out"] += num_bytes
+
+    def totals(self) -> dict[str, int]:
+        """Return the counters since the start of the process."""
+        return dict(self._counts)
+
+    def rates(self, now: float) -> dict[str, float]:
+        """Return `messages_in_per_second` and so on, since the last call; `now` in seconds of `time.monotonic`."""
+        return {f"{name}_per_second": self._rates[name].update(now, count) for name, count in self.totals().items()}
+
+
+def size_of(frames: Sequence[Buffer]) -> int:
+    """Return the bytes of a message."""
+    return sum(memoryview(frame).nbytes for frame in frames)
+
 
 TICK_SECONDS: Final = 0.02
 """Longest wait of the network thread: interval of credits, leases and acknowledgements when nothing arrives."""

@@ -22,8 +22,7 @@ from runtime.base.contract import PROTOCOL_VERSION
 from runtime.exchange.protocol.framing import Buffer
 from runtime.exchange.protocol.messages import Current, Get, Message, RefusalCode, Refused, SharedWeights, Weights
 from runtime.exchange.transport import shared_memory
-from runtime.exchange.transport.shared_memory import SharedMemoryError
-from runtime.exchange.transport.shm_weights import SHARED_WEIGHTS_BYTES, SharedWeightsWriter
+from runtime.exchange.transport.shared_memory import SHARED_WEIGHTS_BYTES, SharedMemoryError, SharedWeightsWriter
 
 F4: Final = "f4"
 BF2: Final = "bf2"

@@ -81,7 +81,6 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve a connection."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -111,7 +110,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
 
     def do_GET(self) -> None:
-        """Answer one request."""
         if self.path == "/status":
             self._respond(200, "application/json", json.dumps(dict(self.server.snapshot()), allow_nan=False))
         elif self.path == "/metrics":

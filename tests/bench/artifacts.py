@@ -29,8 +29,7 @@ import boto3
 import numpy as np
 
 from runtime.base.object_store import open_store
-from runtime.rl.checkpoints.checkpoint_files import Checkpoints
-from runtime.rl.checkpoints.upload import Mirror, bring_newest
+from runtime.rl.checkpoints.checkpoint_files import Checkpoints, Mirror, bring_newest
 
 SERVER = """
 import sys, time
@@ -43,7 +42,7 @@ sys.stdin.read()
 WRITER = """
 import sys, threading
 from pathlib import Path
-from runtime.rl.checkpoints.upload import Mirror
+from runtime.rl.checkpoints.checkpoint_files import Mirror
 from runtime.base.object_store import open_store
 place, lock, moved = open_store(sys.argv[1]), threading.Lock(), 0
 put = place.put

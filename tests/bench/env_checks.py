@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from runtime.base.training import from_mapping
 from runtime.rl.algos.actor import NumpyActor
 from runtime.rl.envs.gym import GymVectorEnv
 from runtime.rl.envs.gym_spaces import FIRST_STEPS, SAMPLED, step_values
 from runtime.rl.roles.launch_context import environment_plan
 from runtime.rl.roles.rollout import Rollout
-from runtime.rl.settings import from_mapping
 
 STEPS = 64
 CASES = (("CartPole-v1", 1), ("CartPole-v1", 16), ("Acrobot-v1", 8), ("Pendulum-v1", 8))

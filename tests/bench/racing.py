@@ -21,9 +21,9 @@ import gymnasium
 import numpy as np
 import torch
 
+from runtime.base.methods import SACConfig
 from runtime.base.presets import RACING
 from runtime.rl.algos.actor import ActorShape, NumpyActor
-from runtime.rl.algos.configs import SACConfig
 from runtime.rl.algos.off_policy.sac import SAC
 from runtime.rl.buffers.replay import Replay, transition_layout
 from runtime.rl.buffers.ring_index import TERMINATED, TRUNCATED

@@ -20,13 +20,13 @@ import numpy as np
 import torch
 
 from l2rtui.domain.placement import parse_seeds
+from runtime.base.training import Settings, from_mapping
 from runtime.rl.algos.actor import NumpyActor
 from runtime.rl.algos.plan import Plan, build, make_plan
 from runtime.rl.algos.ppo import PPO
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
 from runtime.rl.envs.registry import make_vector_env
 from runtime.rl.roles.device_collector import DeviceCollector
-from runtime.rl.settings import Settings, from_mapping
 from tests.bench.racing import drive, evaluation_env
 
 PPO_SETTINGS = {"epochs": 4, "minibatch_size": 2_048, "lr": 1e-3, "gamma": 0.98}

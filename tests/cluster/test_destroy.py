@@ -8,9 +8,9 @@ import json
 import pytest
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.actions import leaks
+from l2rtui.backends.kubernetes.actions import owned_objects
 from l2rtui.backends.kubernetes.actions.destroy import destroy
-from l2rtui.backends.kubernetes.actions.kill import kill
+from l2rtui.backends.kubernetes.actions.scale import kill
 from l2rtui.backends.kubernetes.api.client import connect
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.domain.receipt import DestroyProgress, Receipt
@@ -162,15 +162,15 @@ async def test_leaks_tell_what_a_lost_run_left_and_nothing_else(api, namespace):
     alive, lost = Run(namespace, "alive"), Run(namespace, "lost")
     await alive.create(api)
     await lost.create(api)
-    assert await leaks.find(ClusterContext(api)) == ()
+    assert await owned_objects.find(ClusterContext(api)) == ()
     await api.delete("ConfigMap", namespace, labels.run_object("lost"), propagation="Orphan")
     await until(lambda: gone(api, namespace, "lost"), "the ConfigMap stays")
-    found = await leaks.find(ClusterContext(api))
+    found = await owned_objects.find(ClusterContext(api))
     assert {one.run for one in found} == {"lost"}
     assert {"Pod", "ReplicaSet", "Job", "Service", "Secret"} <= {one.kind for one in found}
     for run in (lost, alive):
         assert (await receipt_of(api, run))[1].left == ()
-    assert await leaks.find(ClusterContext(api)) == ()
+    assert await owned_objects.find(ClusterContext(api)) == ()
 
 
 async def test_no_receipt_lies_under_injected_faults(kubeconfig):

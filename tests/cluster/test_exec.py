@@ -10,7 +10,7 @@ from contextlib import aclosing
 
 import pytest
 
-from l2rtui.backends.kubernetes.actions import describe, permissions
+from l2rtui.backends.kubernetes.actions import describe, diagnose
 from l2rtui.backends.kubernetes.api.client import connect
 from l2rtui.backends.kubernetes.streams import exec as execution
 from l2rtui.backends.kubernetes.streams import portforward
@@ -79,7 +79,7 @@ async def test_what_a_command_says_is_captured_byte_by_byte_without_a_terminal(a
     except BackendError:  # with the container runtime's message
         code = 127
     assert code in (126, 127)
-    assert await permissions.denied(api, namespace) == {}, "the administrator may do everything"
+    assert await diagnose.denied(api, namespace) == {}, "the administrator may do everything"
 
 
 async def test_a_port_that_nobody_serves_is_told_and_the_listener_stays(api, namespace):

@@ -21,7 +21,7 @@ from l2rtui.backends.kubernetes.backend import KubernetesBackend
 from l2rtui.backends.local.backend import LocalBackend
 from l2rtui.config import Settings
 from l2rtui.domain.change import apply
-from l2rtui.domain.containers import Binding
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.ledger import SlotState
 from l2rtui.domain.node import CPU, Gpu, Node
 from l2rtui.domain.placement import parse_pins

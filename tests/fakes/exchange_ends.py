@@ -23,15 +23,14 @@ from runtime.base.errors import PeerRefusedError
 from runtime.base.metrics import Console
 from runtime.exchange.learner_client import LearnerClient
 from runtime.exchange.learner_server import LearnerServer
-from runtime.exchange.machines.member_state import SessionTerms
-from runtime.exchange.machines.sequence_ledger import Accounts
+from runtime.exchange.machines.member_state import Accounts, SessionTerms
 from runtime.exchange.protocol.messages import Trajectory
 from runtime.exchange.protocol.segment_schema import Columns, Layout, SegmentField
 from runtime.exchange.segments import SegmentAllocator
 from runtime.exchange.status_server import StatusServer
 from runtime.exchange.transport import curve_keys, shared_memory
 from runtime.rl.algos.actor import ActorShape, NumpyActor
-from runtime.rl.buffers.store_cuts import ConstantCut
+from runtime.rl.buffers.replay_state import ConstantCut
 from runtime.rl.roles.launch_context import Context
 from runtime.rl.roles.rate_limiter import RateLimiter
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.domain.containers import Binding, PodSettings
+from l2rtui.domain.containers import PodSettings
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
 
 MIX = "l2r-mix"

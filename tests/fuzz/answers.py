@@ -19,13 +19,13 @@ import numpy as np
 import safetensors.numpy
 
 from l2rtui import config
-from l2rtui.backends.common.train_settings import settings_findings
+from l2rtui.backends.common.run_specs import settings_findings
 from l2rtui.backends.docker import describe as docker_describe
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.actions import destroy, run_object
 from l2rtui.backends.kubernetes.api import oidc
+from l2rtui.backends.kubernetes.api.credentials import ExecSource
 from l2rtui.backends.kubernetes.api.errors import RequestInfo, response_error
-from l2rtui.backends.kubernetes.api.exec_credentials import ExecSource
 from l2rtui.backends.kubernetes.api.kubeconfig import ExecPlugin, Oidc
 from l2rtui.backends.kubernetes.api.structs import ObjectMeta
 from l2rtui.backends.kubernetes.state import node_devices, views
@@ -51,14 +51,13 @@ from runtime.base import addresses, bounded_json, docker_client, docker_endpoint
 from runtime.base.checkpoint_manifest import encode_manifest
 from runtime.base.docker_endpoint import EngineError
 from runtime.base.errors import SetupError
-from runtime.jobs.elastic.etcd import EtcdValues
+from runtime.jobs.elastic.shared_values import EtcdValues
 from runtime.jobs.parameter_server.rank_context import PsSettings
-from runtime.jobs.steps.run import StepMarkers
-from runtime.jobs.supervise.supervisor import PodSupervisor
+from runtime.jobs.steps import StepMarkers
+from runtime.jobs.supervise import PodSupervisor
 from runtime.rl.checkpoints import counters
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints
-from runtime.rl.datasets.episode_files import DatasetFacts, Episode
-from runtime.rl.datasets.journal import JournalFile, JournalWriter
+from runtime.rl.datasets.episode_files import DatasetFacts, Episode, JournalFile, JournalWriter
 from runtime.rl.roles.run_watch import WatchState
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from runtime.tracks import maps

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import msgspec
 
-from l2rtui.backends.common import stored_spec
+from l2rtui.backends.common import run_specs
 from l2rtui.backends.common.reservations import ReservationFile
-from l2rtui.backends.docker import labels as docker_labels
+from l2rtui.backends.docker import views as docker_labels
 from l2rtui.backends.docker import views as docker_views
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.actions import slot_leases
 from l2rtui.backends.kubernetes.api import oidc
 from l2rtui.backends.kubernetes.api.errors import ApiError, RequestInfo
 from l2rtui.backends.kubernetes.api.http import decode_json
-from l2rtui.backends.local import secret_files, state_files
+from l2rtui.backends.local import secrets, state_files
 from l2rtui.backends.local.state_files import RunRecord, RunStatus
 from l2rtui.backends.queue_store import QueueFile, QueueStore
 from l2rtui.backends.recorded import recording
@@ -33,10 +33,9 @@ from l2rtui.errors import L2RError
 from l2rtui.services.curves import curve_record
 from l2rtui.services.history import place as travelling
 from l2rtui.services.history.launch_facts import hidden_fields
-from runtime.base import alert_rules, limits
+from runtime.base import alert_rules, limits, training
 from runtime.base.bounded_json import UndecodableError
 from runtime.base.metrics import parse_record
-from runtime.rl import settings
 from tests.fuzz.target import Target, file_of, folder
 
 SPEC = RunSpec(
@@ -54,7 +53,7 @@ def _encoded(*values: object) -> Callable[[], list[bytes]]:
 
 
 def _read_spec(data: bytes) -> None:
-    spec = stored_spec.decode(data)
+    spec = run_specs.decode(data)
     json.loads(spec.train)
     if spec.trial is not None:
         spec.trial.document()
@@ -117,12 +116,12 @@ def _read_history(data: bytes) -> None:
 
 
 def _read_secret(data: bytes) -> None:
-    secret_files.read(Path(file_of("secret.json", data)))
+    secrets.read(Path(file_of("secret.json", data)))
 
 
 def _read_settings(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
-    for parse in (settings.parse, alert_rules.parse_rules, limits.Limits.parse):
+    for parse in (training.parse, alert_rules.parse_rules, limits.Limits.parse):
         with contextlib.suppress(ValueError):
             parse(text)
 

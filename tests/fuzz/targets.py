@@ -53,7 +53,7 @@ from runtime.base.docker_client import take_frames
 from runtime.base.errors import FailedError
 from runtime.base.metrics import parse_record
 from runtime.base.signals import Stop
-from runtime.exchange.inference.messages import (
+from runtime.exchange.inference.wire import (
     NoQuestionError,
     Shapes,
     encode_answer,

@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 
 def test_the_meter_reads_the_card_that_torch_computes_on():
-    from runtime.rl.device.usage import DeviceMeter
+    from runtime.rl.device.accelerator import DeviceMeter
 
     meter = DeviceMeter(["cuda"])
     before = meter.report()

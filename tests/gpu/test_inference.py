@@ -13,14 +13,16 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 torch = pytest.importorskip("torch")
 
 from runtime.base.addresses import parse  # noqa: E402
-from runtime.exchange.inference.client import RemotePolicy  # noqa: E402
-from runtime.exchange.inference.messages import proof_of  # noqa: E402
 from runtime.exchange.inference.process import InferenceProcess, InferenceProgram  # noqa: E402
-from runtime.exchange.inference.sockets import QuestionChannel  # noqa: E402
+from runtime.exchange.inference.wire import (  # noqa: E402
+    QuestionChannel,
+    RemotePolicy,
+    proof_of,
+)
 from runtime.exchange.policy_store import PolicyStore  # noqa: E402
 from runtime.rl.algos.actor import ActorShape, NumpyActor  # noqa: E402
 from runtime.rl.algos.device_actor import DeviceActor  # noqa: E402
-from runtime.rl.roles.inference_process import InferenceSetup, NetworkSetup, batch_sizes, shapes_of  # noqa: E402
+from runtime.rl.roles.remote_inference import InferenceSetup, NetworkSetup, batch_sizes, shapes_of  # noqa: E402
 
 VECTOR = ActorShape(7, 2, (64, 64), head="gaussian", activation="tanh")
 PICTURES = ActorShape(
@@ -49,7 +51,7 @@ def observations(shape: ActorShape, rows: int):
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
 @pytest.mark.parametrize("shape", [VECTOR, PICTURES])
 def test_every_size_of_batch_gives_what_numpy_does(shape, precision):
-    from runtime.rl.device.precision import set_float32_products
+    from runtime.rl.device.accelerator import set_float32_products
 
     set_float32_products(precision)
     network, actor = DeviceActor(shape, "cuda", [4, 8, 16, 32], precision=precision), NumpyActor(shape)
@@ -85,7 +87,7 @@ def test_captured_and_eager_batches_agree():
 
 @pytest.mark.process
 def test_the_process_answers_from_the_card_while_its_learner_learns_on_it(short_folder, no_leaks):
-    from runtime.rl.algos.configs import SACConfig
+    from runtime.base.methods import SACConfig
     from runtime.rl.algos.off_policy.sac import SAC
     from runtime.rl.buffers.replay import Batch
 

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from runtime.base.training import from_mapping
 from runtime.rl.algos.plan import make_plan
-from runtime.rl.buffers.device_priorities import DevicePriorities
-from runtime.rl.buffers.device_rows import DeviceRows
+from runtime.rl.buffers.device_replay import DevicePriorities, DeviceRows
 from runtime.rl.buffers.replay import Replay
 from runtime.rl.roles.experience import Experience, memory_of
-from runtime.rl.settings import from_mapping
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from tests.bench.gpu.updates import VECTOR, Case, batch_of, dqn, impala, learner_of, planned, ppo, replayed, sac
 

@@ -42,7 +42,7 @@ def on_gpu(state: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 def settings_of(**changes: Any) -> Any:
-    from runtime.rl.settings import from_mapping
+    from runtime.base.training import from_mapping
 
     own = {"collect": "device", "algorithm": "ppo", "num_envs": 256, "segment_steps": 16, "device": "cuda"}
     return from_mapping({**own, **changes})

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from runtime.rl.buffers.batch_source import BatchSource
-from runtime.rl.buffers.device_rows import DeviceRows
+from runtime.rl.buffers.device_replay import DeviceRows
 from runtime.rl.buffers.host_rows import HostRows
 from runtime.rl.buffers.priorities import Priority
 from runtime.rl.buffers.replay import Batch, Replay, transition_layout
 from runtime.rl.buffers.rollout_buffer import Rollouts, rollout_layout
+from runtime.rl.device.accelerator import device_free_bytes
 from runtime.rl.device.staging import DeviceCopier
-from runtime.rl.device.usage import device_free_bytes
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from tests.runtime.rl.buffers.test_device_priorities import check_distribution
 

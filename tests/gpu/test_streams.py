@@ -63,8 +63,8 @@ def test_arrays_stay_as_they_are_while_later_copies_come_and_go():
 
 
 def test_a_snapshot_of_a_learner_on_the_card_is_of_its_moment():
+    from runtime.base.methods import SACConfig
     from runtime.rl.algos.actor import ActorShape
-    from runtime.rl.algos.configs import SACConfig
     from runtime.rl.algos.off_policy.sac import SAC
     from runtime.rl.buffers.replay import Batch
     from runtime.rl.device.staging import HostCopy

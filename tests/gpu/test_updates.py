@@ -18,8 +18,8 @@ from runtime.rl.algos.algorithm import Algorithm
 from runtime.rl.algos.impala import Impala
 from runtime.rl.algos.off_policy.sac import SAC
 from runtime.rl.algos.ppo import PPO
+from runtime.rl.device.accelerator import set_float32_products
 from runtime.rl.device.captured import Captured, _side_stream
-from runtime.rl.device.precision import set_float32_products
 from tests.runtime.conftest import RunUnderTest
 from tests.runtime.rl.algos.test_captured_updates import CASES, PPO_CONFIG, Case, assert_alike, learn, on_policy
 from tests.runtime.rl.algos.test_graph_updates import (

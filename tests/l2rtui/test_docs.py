@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from l2rtui import __version__
-from l2rtui.backends.common.train_settings import settings_findings
+from l2rtui.backends.common.run_specs import settings_findings
 from l2rtui.config import settings_of_file
 from l2rtui.domain.preflight import Severity
 from l2rtui.services.spec.spec_file import load

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.quantity import utc
 from l2rtui.domain.secret import is_secret_variable
+from l2rtui.domain.status import KubeEvent
 
 _WIDEST_COLUMN: Final = 40
 

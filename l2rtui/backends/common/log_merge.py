@@ -100,7 +100,6 @@ class _Hub:
             raise self._error
 
     async def close(self) -> None:
-        """Close every stream."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -150,7 +149,6 @@ class _Hub:
 
 
 async def _by_time(sources: Sequence[_Source]) -> Lines:
-    """Yield stored lines of all sources, sorted by time."""
     # The number breaks ties, so that lines with equal times are not compared themselves.
     heads: list[tuple[float, int, LogLine]] = []
 

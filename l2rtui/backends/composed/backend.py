@@ -20,13 +20,13 @@ from l2rtui.backends.base import AttachedProcess, Backend, ContextMember, Inspec
 from l2rtui.backends.composed.member import SNAPSHOT_SECONDS, ComposedContext, facts, short_names
 from l2rtui.config import Settings
 from l2rtui.domain.change import Change, apply
-from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.log import CommandOutput, LogLine, LogQuery
 from l2rtui.domain.node import Node
 from l2rtui.domain.plan import LaunchPlan, ScalePlan, StepDone
 from l2rtui.domain.preflight import Finding
 from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
+from l2rtui.domain.status import KubeEvent
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import BackendError, L2RError, NotFoundError, RefusedError
 

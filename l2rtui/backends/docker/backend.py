@@ -17,22 +17,21 @@ from msgspec.structs import replace
 from l2rtui.backends.base import AttachedProcess, Inspector
 from l2rtui.backends.common.liveness import Liveness, LivenessTiming
 from l2rtui.backends.common.nvml import GpuReader, GpuReport
-from l2rtui.backends.common.refusals import refuse_conflicts, run_exists
+from l2rtui.backends.common.refusals import refuse_conflicts, refuse_taken_slots, run_exists
 from l2rtui.backends.common.reservations import ReservationFile
-from l2rtui.backends.common.slot_check import refuse_taken_slots
-from l2rtui.backends.docker import containers, describe, destroy, labels, node_info, preflight, views
+from l2rtui.backends.docker import containers, describe, engine_info, views
 from l2rtui.backends.docker.exec import attach_command, attached, capture_command
 from l2rtui.backends.docker.logs import ContainerLog
 from l2rtui.cloud.docker_engine import DockerEngine, DockerError
 from l2rtui.config import Settings, state_dir, user_name
 from l2rtui.domain.change import Change, difference
-from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.log import CommandOutput, LogLine, LogQuery, last_words
 from l2rtui.domain.node import Node
 from l2rtui.domain.plan import LaunchPlan, RunPlan, ScalePlan, StepDone
 from l2rtui.domain.preflight import Finding
 from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
+from l2rtui.domain.status import KubeEvent
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import BackendError, L2RError, NotFoundError, UsageError
 from runtime.base.docker_endpoint import DockerEndpoint
@@ -77,7 +76,7 @@ class DockerBackend:
         _require_local(self._engine.endpoint)
         self._info: dict[str, Any] = {}
         self._gpu_reader = GpuReader(settings.slots_per_gpu, nvml)
-        self._load_reader = node_info.EngineLoad()
+        self._load_reader = engine_info.EngineLoad()
         self._load: tuple[float | None, int | None] = (None, None)
         self._gpus = GpuReport()
         self._node_expires = self._load_expires = 0.0
@@ -100,12 +99,12 @@ class DockerBackend:
         scanned = await containers.scan(self._engine)
         runs: dict[str, RunView] = {}
         for network in scanned.networks:
-            uid = network["Labels"][labels.RUN_ID]
+            uid = network["Labels"][views.RUN_ID]
             runs[uid] = views.run_view(network, _replicas(scanned, uid), is_terminating=uid in self._ending)
         pods: dict[str, PodView] = {}
         problems = [node.message] if node.message else []
         for container in scanned.containers:
-            uid, pod_uid = container["Config"]["Labels"][labels.RUN_ID], container["Id"]
+            uid, pod_uid = container["Config"]["Labels"][views.RUN_ID], container["Id"]
             is_ending, seed = not self._ending.isdisjoint((uid, pod_uid)), runs[uid].seed if uid in runs else 0
             try:
                 view = views.pod_view(container, node.name, seed, is_terminating=is_ending)
@@ -176,13 +175,13 @@ class DockerBackend:
     async def check(self, plan: LaunchPlan) -> tuple[Finding, ...]:
         """Check that the Engine has the images and supports the settings of the spec."""
         await self._node()
-        return (*await preflight.check_plan(self._engine, self._info, plan), *self.reservations.findings())
+        return (*await engine_info.check_plan(self._engine, self._info, plan), *self.reservations.findings())
 
     async def launch(self, plan: LaunchPlan) -> AsyncGenerator[StepDone]:
         """Create every network and container under the lock, then start the containers in the plan's order."""
         refuse_conflicts(plan.conflicts)
         for run in plan.runs:
-            preflight.refuse_impossible(run.spec)
+            engine_info.refuse_impossible(run.spec)
         async with containers.launch_lock():
             snapshot = await self.snapshot()
             pods = [pod for run in plan.runs for pod in run.pods]
@@ -213,7 +212,7 @@ class DockerBackend:
         """Return the spec of a run, with as many replicas as there are containers."""
         scanned = await containers.scan(self._engine)
         network = scanned.network_of(run)
-        spec, replicas = views.spec_of(network), _replicas(scanned, network["Labels"][labels.RUN_ID])
+        spec, replicas = views.spec_of(network), _replicas(scanned, network["Labels"][views.RUN_ID])
         for set_spec in spec.sets:
             spec = spec.with_replicas(set_spec.name, replicas[set_spec.name])
         return spec
@@ -224,7 +223,7 @@ class DockerBackend:
         async with containers.launch_lock():
             scanned = await containers.scan(self._engine)
             network = scanned.network_of(plan.run)
-            existing = scanned.containers_of(network["Labels"][labels.RUN_ID])
+            existing = scanned.containers_of(network["Labels"][views.RUN_ID])
             refuse_taken_slots(plan.added, await self.snapshot(), plan.overcommitted)
             run, token = _run_plan(network), await containers.read_token(self._engine, existing)
             created = [await containers.create_container(self._engine, run, pod, token) for pod in plan.added]
@@ -272,7 +271,7 @@ class DockerBackend:
         self._ending.add(run.uid)
         self._has_news.set()
         try:
-            removal = destroy.destroy(self._engine, run, self._settings.grace(grace_seconds))
+            removal = containers.destroy(self._engine, run, self._settings.grace(grace_seconds))
             async with aclosing(removal) as items:
                 async for item in items:
                     yield item
@@ -282,7 +281,7 @@ class DockerBackend:
 
     async def leaks(self) -> tuple[Leak, ...]:
         """List containers whose run no longer exists."""
-        return await destroy.leaks(self._engine)
+        return await containers.leaks(self._engine)
 
     def logs(self, pod: PodView, query: LogQuery) -> AsyncGenerator[LogLine]:
         """Yield lines of one container in the order of the Engine."""
@@ -325,7 +324,7 @@ class DockerBackend:
     async def doctor(self) -> tuple[Finding, ...]:
         """Check the Engine and its GPUs."""
         await self._node()
-        findings = preflight.diagnose(self._info, self._engine.endpoint.label, self._gpus)
+        findings = engine_info.diagnose(self._info, self._engine.endpoint.label, self._gpus)
         return (*findings, *self.reservations.findings())
 
     async def close(self) -> None:
@@ -340,11 +339,11 @@ class DockerBackend:
             self._info = await self._engine.request_json("GET", "/info")
             self._node_expires = now + _NODE_SECONDS
         if now >= self._load_expires:
-            self._gpus = await asyncio.to_thread(self._gpu_reader.read, node_info.node_name(self._info))
+            self._gpus = await asyncio.to_thread(self._gpu_reader.read, engine_info.node_name(self._info))
             self._load = self._load_reader.read(self._info)
             self._load_expires = now + _LOAD_SECONDS
         cpu_used, memory_used = self._load
-        node = node_info.node(
+        node = engine_info.node(
             self._info, self._settings, self._gpus, cpu_used=cpu_used, memory_used_bytes=memory_used
         )
         return self.reservations.applied_to(node)
@@ -358,7 +357,7 @@ class DockerBackend:
 
     async def _listen(self) -> None:
         """Record each event; while the event stream is down, the polling rounds of watch() replace it."""
-        filters = {"type": ["container", "network"], **labels.ALL}
+        filters = {"type": ["container", "network"], **views.ALL}
         while True:
             with contextlib.suppress(DockerError):
                 async with aclosing(self._engine.stream("/events", filters=filters)) as blocks:
@@ -370,7 +369,7 @@ class DockerBackend:
         for run in plan.runs:
             view = RunView(run.uid, run.spec.name, run.spec.experiment)
             with contextlib.suppress(NotFoundError):
-                async for _ in destroy.destroy(self._engine, view, 0.0):
+                async for _ in containers.destroy(self._engine, view, 0.0):
                     pass
 
     async def _replace(
@@ -379,13 +378,13 @@ class DockerBackend:
         # Before anything stops: with its last container a run would lose its token.
         tokens: dict[str, bytes] = {}
         for container in targets:
-            uid = container["Config"]["Labels"][labels.RUN_ID]
+            uid = container["Config"]["Labels"][views.RUN_ID]
             if uid not in tokens:
                 tokens[uid] = await containers.read_token(self._engine, scanned.containers_of(uid))
         await self._stop(targets, grace)
         for container in targets:
             marks, pod = container["Config"]["Labels"], views.plan_of(container)
-            run, token = _run_plan(scanned.network_of(marks[labels.RUN])), tokens[marks[labels.RUN_ID]]
+            run, token = _run_plan(scanned.network_of(marks[views.RUN])), tokens[marks[views.RUN_ID]]
             await self._start(await containers.create_container(self._engine, run, pod, token))
 
     async def _start(self, container: str) -> None:
@@ -426,7 +425,7 @@ def _require_local(endpoint: DockerEndpoint) -> None:
 def _run_plan(network: Mapping[str, Any]) -> RunPlan:
     """Return the plan of a run from its network, for creating more of its pods."""
     marks = network["Labels"]
-    return RunPlan(marks[labels.RUN_ID], views.spec_of(network), marks.get(labels.OWNER, ""), ())
+    return RunPlan(marks[views.RUN_ID], views.spec_of(network), marks.get(views.OWNER, ""), ())
 
 
 def _replicas(scanned: containers.EngineScan, uid: str) -> Counter[str]:

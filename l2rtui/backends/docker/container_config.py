@@ -16,9 +16,10 @@ from typing import Any, Final
 import msgspec
 
 from l2rtui.backends.common import workdirs
-from l2rtui.backends.common.run_variables import joined_variables, peer_variables, watch_variables
-from l2rtui.backends.docker import labels
-from l2rtui.domain.containers import Binding, Mount, Security
+from l2rtui.backends.common.run_specs import joined_variables, peer_variables, watch_variables
+from l2rtui.backends.docker import views
+from l2rtui.domain.containers import Mount, Security
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.plan import PodPlan, RunPlan
 from l2rtui.domain.sidecar import sidecar_of, socket_problem
 from l2rtui.domain.workload import PROGRAM_WORD, RestartPolicy, Role, RunSpec, SetSpec, Workdir, pod_name
@@ -67,7 +68,7 @@ def container_body(run: RunPlan, pod: PodPlan, uid: str) -> dict[str, Any]:
     argv = [program if argument == PROGRAM_WORD else argument for argument in pod.set_spec.command]
     if (workdir := workdirs.workdir_of(run.spec, pod.set_spec)) is not None:
         argv = workdirs.starting(WORKDIR, argv, workdir.setup)
-    network = labels.network_name(run.spec.name)
+    network = views.network_name(run.spec.name)
     body: dict[str, Any] = {
         "Image": image_of(run.spec, pod.set_spec),
         "Entrypoint": argv[:1],
@@ -75,7 +76,7 @@ def container_body(run: RunPlan, pod: PodPlan, uid: str) -> dict[str, Any]:
         "Env": [f"{key}={value}" for key, value in _variables(run, pod, uid).items()],
         "Hostname": pod.name[:63],  # a DNS label
         "StopTimeout": math.ceil(pod.set_spec.grace_seconds),
-        "Labels": {**labels.of_plan(run), labels.POD: msgspec.json.encode(pod).decode()},
+        "Labels": {**views.of_plan(run), views.POD: msgspec.json.encode(pod).decode()},
         "HostConfig": {
             "NetworkMode": "host" if settings.host_network else network,
             "RestartPolicy": {"Name": _RESTARTS[pod.set_spec.restart]},

@@ -11,14 +11,13 @@ import msgspec
 
 from l2rtui.backends.common.formatting import fields, variables_text, when, with_events
 from l2rtui.backends.common.port_listener import carry_to, listen_and_carry
-from l2rtui.backends.docker import containers, labels, views
+from l2rtui.backends.docker import containers, views
 from l2rtui.backends.docker.views import seconds_of
 from l2rtui.cloud.docker_engine import DockerEngine
-from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.node import Node
 from l2rtui.domain.quantity import format_bytes
 from l2rtui.domain.snapshot import PodView, RunView
-from l2rtui.domain.status import exit_text
+from l2rtui.domain.status import KubeEvent, exit_text
 from l2rtui.errors import BackendError, NotFoundError
 from runtime.base import bounded_json
 
@@ -57,11 +56,11 @@ async def describe(
 async def events(engine: DockerEngine, target: PodView | RunView | Node | None) -> tuple[KubeEvent, ...]:
     """Return the events of our containers that the Engine still has, newest last."""
     now = time.time()
-    filters: dict[str, Any] = {"type": ["container"], **labels.ALL}
+    filters: dict[str, Any] = {"type": ["container"], **views.ALL}
     if isinstance(target, PodView):
         filters["container"] = [target.uid]
     elif isinstance(target, RunView):
-        filters |= labels.of_run(target.uid)
+        filters |= views.of_run(target.uid)
     raw = bytearray()
     # With `until` the stream ends. Nine digits: the Engine compares nanoseconds.
     stream = engine.stream("/events", since=f"{now - _HISTORY_SECONDS:.0f}", until=f"{now:.9f}", filters=filters)
@@ -125,7 +124,7 @@ async def _pod(engine: DockerEngine, view: PodView) -> list[str]:
 async def _run(engine: DockerEngine, view: RunView) -> list[str]:
     scanned = await containers.scan(engine)
     network = scanned.network_of(view.name)
-    if network["Labels"][labels.RUN_ID] != view.uid:
+    if network["Labels"][views.RUN_ID] != view.uid:
         raise NotFoundError(f"The run {view.name} is gone; another has its name.", "Look at the runs again.")
     lines = [f"run {view.name}"]
     lines += fields(

@@ -4,18 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
-from l2rtui.backends.common import stored_spec
-from l2rtui.backends.docker import labels
+from l2rtui.backends.common import run_specs
 from l2rtui.domain.history import spec_id
 from l2rtui.domain.ledger import DeviceUsage
-from l2rtui.domain.plan import PodPlan
+from l2rtui.domain.plan import PodPlan, RunPlan
 from l2rtui.domain.snapshot import PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import BackendError
 from runtime.base import bounded_json
+
+PREFIX: Final = "docker.l2rtui.io/"
+"""Not `l2rtui.io/`: the containers of a kubelet on this Engine have the labels of their pods."""
+RUN: Final = f"{PREFIX}run"
+RUN_ID: Final = f"{PREFIX}run-id"
+OWNER: Final = f"{PREFIX}owner"
+RECORD: Final = f"{PREFIX}spec"
+"""On the network: the spec of the run as JSON. It holds no secret, since everyone who may list networks can read
+it.
+"""
+POD: Final = f"{PREFIX}pod"
+"""On a container: its plan, JSON."""
+
+
+def network_name(run: str) -> str:
+    """Return the name of the network that connects the processes of a run."""
+    return f"l2rtui-{run}"
+
+
+def of_plan(run: RunPlan) -> dict[str, str]:
+    """Return the labels of every object of a planned run."""
+    return {RUN: run.spec.name, RUN_ID: run.uid, OWNER: run.owner}
+
+
+def of_run(uid: str) -> dict[str, Any]:
+    """Return the filter for objects of one launch."""
+    return {"label": [f"{RUN_ID}={uid}"]}
+
+
+ALL: Final[dict[str, Any]] = {"label": [RUN_ID]}
+"""Filter for objects of any run."""
+
 
 _NEVER = "0001-01-01"
 _OUT_OF_MEMORY = "OOMKilled"
@@ -39,9 +70,9 @@ def nanoseconds_of(text: str) -> int:
 def spec_of(network: Mapping[str, Any]) -> RunSpec:
     """Decode the spec on a run's network. Raises BackendError if it cannot be read."""
     try:
-        return stored_spec.decode(network["Labels"][labels.RECORD])
+        return run_specs.decode(network["Labels"][RECORD])
     except (KeyError, ValueError) as error:
-        name = network["Labels"].get(labels.RUN, network["Name"])
+        name = network["Labels"].get(RUN, network["Name"])
         hint = f"`l2rtui destroy {name}` removes it."
         raise BackendError(f"The record of {name} cannot be read.", hint) from error
 
@@ -49,7 +80,7 @@ def spec_of(network: Mapping[str, Any]) -> RunSpec:
 def plan_of(container: Mapping[str, Any]) -> PodPlan:
     """Decode the plan on a container. Raises BackendError if it cannot be read."""
     try:
-        return bounded_json.decode(container["Config"]["Labels"][labels.POD], PodPlan)
+        return bounded_json.decode(container["Config"]["Labels"][POD], PodPlan)
     except (KeyError, ValueError) as error:
         raise BackendError(f"The record of the container {name_of(container)} cannot be read.") from error
 
@@ -64,7 +95,7 @@ def run_view(network: Mapping[str, Any], replicas: Mapping[str, int], *, is_term
     none.
     """
     marks = network["Labels"]
-    uid, name, owner = marks[labels.RUN_ID], marks.get(labels.RUN, ""), marks.get(labels.OWNER, "")
+    uid, name, owner = marks[RUN_ID], marks.get(RUN, ""), marks.get(OWNER, "")
     created = seconds_of(network["Created"])
     try:
         spec = spec_of(network)
@@ -96,8 +127,8 @@ def pod_view(container: Mapping[str, Any], node: str, seed: int, *, is_terminati
         uid=container["Id"],
         name=name_of(container),
         node=node,
-        owner=marks.get(labels.OWNER, ""),
-        run=marks[labels.RUN],
+        owner=marks.get(OWNER, ""),
+        run=marks[RUN],
         set_name=plan.set_spec.name,
         role=plan.set_spec.role,
         index=plan.index,

@@ -13,9 +13,8 @@ from uuid import NAMESPACE_DNS, uuid5
 from msgspec.structs import replace
 
 from l2rtui.backends.base import AttachedProcess, Inspector
-from l2rtui.backends.common.refusals import SlotTakenError, has_no_input, run_exists
+from l2rtui.backends.common.refusals import SlotTakenError, has_no_input, refuse_taken_slots, run_exists
 from l2rtui.backends.common.reservations import MemoryReservations
-from l2rtui.backends.common.slot_check import refuse_taken_slots
 from l2rtui.backends.fake import demo_cluster, demo_logs
 from l2rtui.backends.fake.demo_inspector import DemoInspector
 from l2rtui.backends.fake.demo_logs import DemoSimulators

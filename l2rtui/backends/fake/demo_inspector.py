@@ -8,11 +8,10 @@ from typing import Final
 
 from l2rtui.backends.common.formatting import fields, when, with_events
 from l2rtui.domain.change import Change, PodChanged, PodGone, RunChanged, RunGone
-from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.node import Node
 from l2rtui.domain.quantity import format_bytes
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
-from l2rtui.domain.status import exit_text
+from l2rtui.domain.status import KubeEvent, exit_text
 from l2rtui.errors import BackendError, NotFoundError
 
 MAX_EVENTS: Final = 300

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from l2rtui.backends.kubernetes.storage.secrets import KubernetesSecrets
     from l2rtui.backends.kubernetes.storage.volumes import Volumes
     from l2rtui.domain.change import Change
-    from l2rtui.domain.event import KubeEvent
     from l2rtui.domain.log import CommandOutput, LogLine, LogQuery
     from l2rtui.domain.node import Node
     from l2rtui.domain.plan import LaunchPlan, PlannedPlaces, ScalePlan, StepDone
     from l2rtui.domain.preflight import Finding
     from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
+    from l2rtui.domain.status import KubeEvent
     from l2rtui.domain.workload import RunSpec
 
 
@@ -143,9 +143,9 @@ class KubernetesBackend:
 
     async def leaks(self) -> tuple[Leak, ...]:
         """Return objects that runs have left behind."""
-        from l2rtui.backends.kubernetes.actions import leaks
+        from l2rtui.backends.kubernetes.actions import owned_objects
 
-        return await leaks.find(await self.context())
+        return await owned_objects.find_leaks(await self.context())
 
     async def doctor(self) -> tuple[Finding, ...]:
         """Return findings on this cluster: permissions, claims, and whether a pod pinned by variables gets its
@@ -218,13 +218,13 @@ class KubernetesBackend:
 
     async def kill(self, pods: Sequence[PodView], grace_seconds: float | None = None) -> None:
         """Stop these pods; their set replaces them."""
-        from l2rtui.backends.kubernetes.actions import kill
+        from l2rtui.backends.kubernetes.actions import scale
 
         for pod in pods:
             if not pod.run:
                 whose = f" of {pod.owner}" if pod.owner else ""
                 raise RefusedError(f"{pod.name} is a pod{whose} that l2rtui did not launch.")
-        await kill.kill(await self.api(), pods, self._settings.grace(grace_seconds))
+        await scale.kill(await self.api(), pods, self._settings.grace(grace_seconds))
 
     async def destroy(
         self, run: RunView, *, grace_seconds: float | None = None, purge: bool = False, force: bool = False
@@ -240,10 +240,10 @@ class KubernetesBackend:
 
     async def denied(self) -> Mapping[str, str]:
         """Return why actions are not permitted in the namespace of runs, by action."""
-        from l2rtui.backends.kubernetes.actions import permissions
+        from l2rtui.backends.kubernetes.actions import diagnose
 
         api = await self.api()
-        return await permissions.denied(api, api.namespace)
+        return await diagnose.denied(api, api.namespace)
 
     async def exec(self, pod: PodView, argv: Sequence[str]) -> int:
         """Run a command in a pod on the caller's terminal; return its exit code."""

@@ -86,7 +86,7 @@ class ClusterContext:
 
     async def server_facts(self, specs: Iterable[RunSpec]) -> ServerFacts:
         """Return what rendering of these specs needs to know, by the latest snapshot of whatever age."""
-        from l2rtui.backends.kubernetes.manifests import gpu_binding, host_folders
+        from l2rtui.backends.kubernetes.manifests import gpu_binding, pod_parts
 
         # Host names of nodes and the server's version do not change while the connection is open.
         snapshot = self._latest[1] if self._latest is not None else await self.snapshot()
@@ -94,7 +94,7 @@ class ClusterContext:
         setting, nodes = self.settings.runtime_class, tuple(snapshot.nodes.values())
         nvidia = await self._runtime_class() if gpu_binding.may_need_class(nodes) else None
         has_claims = any(
-            host_folders.new_claims(part.pod) for spec in specs for part in spec.sets if not part.template
+            pod_parts.new_claims(part.pod) for spec in specs for part in spec.sets if not part.template
         )
         return replace(
             facts,
@@ -131,13 +131,17 @@ class ClusterContext:
 
 def _pod_of_root(namespace: str) -> dict[str, Any]:
     """Return a pod as `host_folders` makes it, to be tried and never made."""
-    from l2rtui.backends.kubernetes.manifests import host_folders
+    from l2rtui.backends.kubernetes.manifests import pod_parts
     from l2rtui.backends.kubernetes.manifests.pod_parts import helper_pod
 
     pod = helper_pod(
         "l2r-prepare", namespace, "probe", {"name": "c", "image": "none"}, user=1000, deadline_seconds=1
     )
-    init = {"name": host_folders.CONTAINER, "image": "none", "securityContext": host_folders.security()}
+    init = {
+        "name": pod_parts.PREPARING_CONTAINER,
+        "image": "none",
+        "securityContext": pod_parts.preparing_security(),
+    }
     pod["spec"]["initContainers"] = [init]
     return pod
 

@@ -15,9 +15,8 @@ from typing import Any, Final
 
 from l2rtui.backends.base import AttachedProcess
 from l2rtui.backends.common.node_info import node_name
-from l2rtui.backends.common.refusals import has_no_input, refuse_conflicts
+from l2rtui.backends.common.refusals import has_no_input, refuse_conflicts, refuse_taken_slots
 from l2rtui.backends.common.reservations import ReservationFile
-from l2rtui.backends.common.slot_check import refuse_taken_slots
 from l2rtui.backends.local import destroy as destruction
 from l2rtui.backends.local import launch, preflight, process_scan, run_folders, state_files, views
 from l2rtui.backends.local.environment import clean_environ, find_command, pod_environ

@@ -10,15 +10,38 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from l2rtui.backends.common import workdirs
-from l2rtui.backends.common.run_variables import joined_variables, watch_variables
-from l2rtui.backends.local import peer_env
+from l2rtui.backends.common.run_specs import joined_variables, peer_variables, watch_variables
 from l2rtui.backends.local.paths import RunFolder
 from l2rtui.backends.local.process_scan import ENV_FOLDER
-from l2rtui.backends.local.secret_files import variables
+from l2rtui.backends.local.secrets import variables
 from l2rtui.backends.local.state_files import RunRecord
-from l2rtui.domain.plan import PodPlan
-from l2rtui.domain.workload import PROGRAM_WORD, RunSpec, SetSpec
+from l2rtui.domain.plan import PodPlan, RunPlan
+from l2rtui.domain.workload import PROGRAM_WORD, Role, RunSpec, SetSpec, pod_name
 from runtime.base import contract
+
+LOOPBACK = "127.0.0.1"
+
+
+def socket_folders(run: RunPlan) -> list[str]:
+    """Return the names of the folders, within the run's socket folder, in which its replicas listen."""
+    listening = [spec for spec in run.spec.sets if spec.port and spec.role is not Role.RENDEZVOUS]
+    return [f"{spec.name}-{index}" for spec in listening for index in range(spec.replicas)]
+
+
+def local_peer_variables(record: RunRecord, plan: PodPlan) -> dict[str, str]:
+    """Return the variables that give a process the addresses of the others."""
+
+    def tcp(spec: SetSpec, index: int) -> str:
+        return f"{LOOPBACK}:{record.ports.get(pod_name(record.spec.name, spec.name, index), spec.port)}"
+
+    def endpoint(spec: SetSpec, index: int) -> str:
+        # torch's rendezvous only supports TCP.
+        if spec.role is Role.RENDEZVOUS:
+            return f"tcp://{tcp(spec, index)}"
+        return f"ipc://{record.socket_dir}/{spec.name}-{index}"
+
+    return peer_variables(record.spec, plan.set_spec, plan.index, endpoint=endpoint, tcp=tcp, ip=LOOPBACK)
+
 
 RUNTIME_COMMAND = "l2r-runtime"
 OWN_COMMANDS = frozenset({RUNTIME_COMMAND, "l2rtui"})
@@ -50,7 +73,7 @@ def pod_environ(
     """
     # Libraries such as torch start a thread per core: without a share, every pod would start all of them.
     share = max(1.0, cores // max(1, len(record.pods)))
-    peers = peer_env.variables(record, plan)
+    peers = local_peer_variables(record, plan)
     secrets = variables(folder.root.secrets, plan.set_spec.pod.secrets)
     environ = {**run_environ(folder, record.spec.name, record.uid, base), **secrets, **peers, **dict(plan.env)}
     if (workdir := workdirs.workdir_of(record.spec, plan.set_spec)) is not None:

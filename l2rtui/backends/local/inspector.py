@@ -11,19 +11,17 @@ import psutil
 
 from l2rtui.backends.common.formatting import fields, variables_text, when, with_events
 from l2rtui.backends.common.port_listener import carry_to, listen_and_carry
-from l2rtui.backends.local.environment import pod_command
+from l2rtui.backends.local.environment import LOOPBACK, pod_command
 from l2rtui.backends.local.paths import StateFolder
-from l2rtui.backends.local.peer_env import LOOPBACK
 from l2rtui.backends.local.run_store import RunState, RunStore
 from l2rtui.backends.local.state_files import PodRecord, RunRecord
 from l2rtui.backends.local.supervision.log_file import EventRecord, log_path, read_events
-from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.node import Node
 from l2rtui.domain.preflight import limits_text
 from l2rtui.domain.quantity import format_bytes
 from l2rtui.domain.secret import redact
 from l2rtui.domain.snapshot import PodView, RunView
-from l2rtui.domain.status import exit_text
+from l2rtui.domain.status import KubeEvent, exit_text
 from l2rtui.errors import BackendError, NotFoundError
 
 if TYPE_CHECKING:

@@ -14,12 +14,10 @@ import msgspec
 
 from l2rtui.backends.common import workdirs
 from l2rtui.backends.common.node_info import node_name
-from l2rtui.backends.common.refusals import pod_exists, run_exists
-from l2rtui.backends.common.slot_check import refuse_taken_slots
-from l2rtui.backends.local import peer_env, process_scan, run_folders, state_files, volume_store
-from l2rtui.backends.local.environment import working_folder
+from l2rtui.backends.common.refusals import pod_exists, refuse_taken_slots, run_exists
+from l2rtui.backends.local import environment, process_scan, run_folders, state_files, volume_store
+from l2rtui.backends.local.environment import LOOPBACK, working_folder
 from l2rtui.backends.local.paths import STAGED, RunFolder, StateFolder
-from l2rtui.backends.local.peer_env import LOOPBACK
 from l2rtui.backends.local.state_files import DesiredPod, RunRecord
 from l2rtui.backends.local.supervision import client
 from l2rtui.config import Settings
@@ -200,7 +198,7 @@ def _write(root: StateFolder, settings: Settings, run: RunPlan, run_ports: dict[
         for path in (staged.path, staged.requests, staged.pipes, staged.data):
             path.mkdir(mode=0o700)
         # bind() creates a socket file, but not its folder.
-        inner = peer_env.socket_folders(run)
+        inner = environment.socket_folders(run)
         socket_dir = run_folders.make_socket_dir(folder, run.uid, max(inner, key=len, default=""))
         if socket_dir == folder.sockets:
             staged.sockets.mkdir(mode=0o700)

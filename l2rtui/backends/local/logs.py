@@ -145,7 +145,6 @@ class _Cursor:
         return self._file is not None
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None

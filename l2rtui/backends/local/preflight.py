@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from l2rtui.backends.common import workdirs
-from l2rtui.backends.common.train_settings import HINT, settings_findings, train_settings
+from l2rtui.backends.common.run_specs import HINT, settings_findings, train_settings
 from l2rtui.backends.local import process_scan, run_folders, volume_store
 from l2rtui.backends.local.environment import (
     OWN_COMMANDS,
@@ -29,7 +29,7 @@ from l2rtui.backends.local.environment import (
 from l2rtui.backends.local.node_reader import NodeReading
 from l2rtui.backends.local.paths import REMOVED, STAGED, StateFolder
 from l2rtui.backends.local.run_store import RunScan
-from l2rtui.backends.local.secret_files import missing
+from l2rtui.backends.local.secrets import missing
 from l2rtui.backends.local.supervision import client
 from l2rtui.domain.node import Gpu
 from l2rtui.domain.plan import LaunchPlan

@@ -17,7 +17,7 @@ from l2rtui.backends.common.refusals import SlotTakenError
 from l2rtui.cli.output import can_ask
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import listed
-from l2rtui.domain.containers import Binding
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.placement import PlacementPolicy
 from l2rtui.domain.plan import LaunchPlan, StepDone
 from l2rtui.domain.preflight import Finding, Severity, cpu_sets, refusals, shared_pods, taken_names, watched

@@ -254,7 +254,6 @@ class _Level:
 
     @classmethod
     def empty(cls) -> _Level:
-        """Return a level without buckets."""
         return cls(_no_positions(), {})
 
     def __len__(self) -> int:

@@ -17,9 +17,9 @@ import msgspec
 
 from l2rtui.backends.base import Backend
 from l2rtui.config import state_dir, user_name
-from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.history import Departure, Happening, HistoryEntry, happenings, is_evicted
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView
+from l2rtui.domain.status import KubeEvent
 from l2rtui.errors import L2RError
 from l2rtui.services.history.completion import complete_ended
 from l2rtui.services.history.contexts import context_of

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from l2rtui import __version__
-from l2rtui.backends.common import stored_spec
+from l2rtui.backends.common import run_specs
 from l2rtui.domain.history import HistoryEntry, HistoryRecord, LaunchFacts, SourceState
 from l2rtui.domain.secret import HIDDEN_TEXT, SECRET_FORMS, redact, redact_long
 from l2rtui.domain.workload import RunSpec
@@ -119,7 +119,7 @@ def spec_text(spec: RunSpec) -> str:
 def spec_of(text: str) -> RunSpec | None:
     """Decode a spec; None if this version cannot read it."""
     try:
-        return stored_spec.decode(text)
+        return run_specs.decode(text)
     except ValueError:
         return None
 

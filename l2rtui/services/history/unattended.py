@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from l2rtui.backends.base import Backend
-from l2rtui.backends.queue_store import QueueFile
-from l2rtui.backends.queued.keeper_process import ensure_keeper
+from l2rtui.backends.queue_store import QueueFile, ensure_keeper
 
 
 async def watch_ends(backend: Backend, run_ids: Sequence[str]) -> None:

@@ -12,8 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from l2rtui.backends.base import Backend
-from l2rtui.backends.queue_store import QueueFile, QueueStore, Submission
-from l2rtui.backends.queued.keeper_process import ensure_keeper, is_tag
+from l2rtui.backends.queue_store import QueueFile, QueueStore, Submission, ensure_keeper, is_tag
 from l2rtui.config import user_name
 from l2rtui.domain.preflight import Finding, refusals
 from l2rtui.domain.quantity import counted

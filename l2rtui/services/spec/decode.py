@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from l2rtui.domain.containers import Binding, PodSettings
+from l2rtui.domain.containers import PodSettings
 from l2rtui.domain.imageref import parse_image
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.quantity import parse_bytes, parse_cores
 from l2rtui.domain.workload import Kind, Program, Resources, RestartPolicy, Role, SetSpec
 from l2rtui.errors import SpecError

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from l2rtui.domain.containers import Binding, Mount, PodSettings, Scheduling, Security, Toleration
+from l2rtui.domain.containers import Mount, PodSettings, Scheduling, Security, Toleration
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.quantity import parse_bytes
 from l2rtui.services.spec.schema import MountForm, PodForm, TolerationForm
 from runtime.base import bounded_json

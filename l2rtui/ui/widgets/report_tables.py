@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.receipt import Leak
 from l2rtui.domain.sanitize import sanitize
+from l2rtui.domain.status import KubeEvent
 from l2rtui.tables.resources import EVENTS, LEAKS, is_warning
 from l2rtui.ui.text import NOTHING, Span, TextStyle
 from l2rtui.ui.widgets.table_model import Row, columns_of, row_of

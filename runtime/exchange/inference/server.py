@@ -18,8 +18,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.exchange.inference.messages import NoQuestionError, Shapes, encode_answer, read_question
-from runtime.exchange.inference.sockets import AnswerChannel
+from runtime.exchange.inference.wire import AnswerChannel, NoQuestionError, Shapes, encode_answer, read_question
 
 WAIT_SECONDS: Final = 0.2
 """Longest wait for a question, and so the delay until the server notices that it should end."""

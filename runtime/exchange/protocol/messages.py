@@ -343,7 +343,7 @@ class SharedWeights:
     """Learner → peer on the same host: the newest weights, `floats` float32, are in this shared memory.
 
     `pid` and `descriptor` identify the sealed memory file, whose first page starts with `nonce`. Its structure is
-    described in `runtime.exchange.transport.shm_weights`.
+    described in `runtime.exchange.transport.shared_memory`.
     """
 
     kind: ClassVar[str] = "shared"
@@ -422,7 +422,6 @@ def from_fields(header: object) -> Message:
 
 
 def _rows(values: list[object]) -> SegmentRows:
-    """Return the validated rows of a segments header."""
     rows: list[list[Any]] = [row for row in values if isinstance(row, list) and len(row) == len(_ROW)]
     if len(rows) != len(values):
         raise ProtocolError(f"{Segments.kind}.rows: a row is a list of {len(_ROW)} numbers")

@@ -17,12 +17,12 @@ import zmq
 
 from runtime.base.addresses import EndpointError
 from runtime.exchange.transport.curve_keys import LearnerKeys, PeerKeys
-from runtime.exchange.transport.zap_auth import (
+from runtime.exchange.transport.sockets import (
     HANDSHAKE_BYTES,
     HANDSHAKE_EVENTS,
-    HANDSHAKE_MS,
     HandshakeFailures,
     ZapAuthenticator,
+    bounded_socket,
     configure_client,
     event_of,
 )
@@ -43,14 +43,9 @@ class RefusedKeysError(OSError):
 def _new(
     context: zmq.Context[zmq.Socket[bytes]], kind: int, largest_bytes: int, *, ipv6: bool
 ) -> zmq.Socket[bytes]:
-    socket = context.socket(kind)
-    socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.MAXMSGSIZE, largest_bytes + HANDSHAKE_BYTES)
-    socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+    socket = bounded_socket(context, kind, largest_bytes + HANDSHAKE_BYTES, ipv6=ipv6)
     socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
-    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
-    socket.setsockopt(zmq.IPV6, int(ipv6))
     return socket
 
 

@@ -194,7 +194,7 @@ _MARGIN: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """Options of `l2r-runtime classify train`; see `runtime.jobs.classify.options`."""
+    """Options of `l2r-runtime classify train`; see `runtime.jobs.classify`."""
 
     epochs: int
     batch: int
@@ -424,7 +424,6 @@ def evaluate(data: Path | None, folder: Path, device: str, console: Console) -> 
 def _predictions(
     network: Classifier, pictures: cifar.Pictures, device: torch.device
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return labels and predictions of all images."""
     network.eval()
     labels, named = [], []
     for first in range(0, len(pictures), _AT_ONCE):

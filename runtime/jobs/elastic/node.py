@@ -39,10 +39,10 @@ from runtime.jobs.elastic.rendezvous_handler import (
     BACKEND,
     GivenUpError,
     RendezvousHandler,
+    RendezvousSession,
     configuration,
     register,
 )
-from runtime.jobs.elastic.rendezvous_session import RendezvousSession
 from runtime.jobs.elastic.round_state import FAILED, FINISHED, RoundState, StateError
 from runtime.jobs.elastic.shared_values import LARGEST_BYTES, RemoteValues, SharedValues, keys_of
 

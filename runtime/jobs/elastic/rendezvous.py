@@ -18,11 +18,17 @@ from runtime.base.launch_context import read_token
 from runtime.base.metrics import Console
 from runtime.base.signals import Stop
 from runtime.exchange.transport.request_reply import ReplySocket
-from runtime.jobs.elastic import etcd
 from runtime.jobs.elastic.plan import bound_address, meeting_point
 from runtime.jobs.elastic.round_state import FAILED, StateError, decode_state, state_key
-from runtime.jobs.elastic.shared_values import LARGEST_BYTES, MemoryValues, SharedValues, answer, keys_of
-from runtime.jobs.steps.run import StepMarkers, checked_name
+from runtime.jobs.elastic.shared_values import (
+    LARGEST_BYTES,
+    MemoryValues,
+    SharedValues,
+    answer,
+    keys_of,
+    running_etcd,
+)
+from runtime.jobs.steps import StepMarkers, checked_name
 
 POLL_SECONDS: Final = 0.5
 QUIET_SECONDS: Final = 5.0
@@ -54,7 +60,7 @@ def _values(backend: str, stop: Stop) -> Iterator[tuple[SharedValues, Check]]:
     if backend == "c10d":
         yield MemoryValues(), lambda: None
         return
-    with etcd.running(stop) as server:
+    with running_etcd(stop) as server:
         yield server.values, server.check
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -16,10 +19,41 @@ from runtime.base import bounded_json, contract
 from runtime.base.cli_options import run_folder
 from runtime.base.errors import SetupError
 from runtime.base.launch_context import LaunchContext
+from runtime.base.metrics import Console
 from runtime.exchange.protocol.segment_schema import Layout
 from runtime.jobs.datasets import digits
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.buffers.gradient_buffer import gradient_layout
+from runtime.rl.buffers.rollout_buffer import gradient_layout
+
+
+class LoggedConsole(Console):
+    """Writes to standard output and to a file on the volume, which outlives the pod."""
+
+    def __init__(self, path: Path, console: Console) -> None:
+        super().__init__()
+        self._console = console
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def record(self, line: str) -> None:
+        """Print a metric record, and append it to the file."""
+        self._console.record(line)
+        self._keep(line)
+
+    def say(self, sentence: str) -> None:
+        """Print a sentence with the time of day, and append it to the file."""
+        self._console.say(sentence)
+        self._keep(sentence)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+    def _keep(self, line: str) -> None:
+        stamp = "" if line.startswith(contract.METRIC_PREFIX) else time.strftime("%H:%M:%S ")
+        with contextlib.suppress(OSError):  # a full disk does not end training
+            os.write(self._file, f"{stamp}{line}\n".encode())
+
 
 SET: Final = "ps"
 """Name of the servers' set in `L2R_PEERS`."""

@@ -19,12 +19,10 @@ from runtime.base.launch_context import LaunchContext
 from runtime.base.metrics import Console, record
 from runtime.base.signals import Stop
 from runtime.exchange.learner_server import LearnerServer
-from runtime.exchange.machines.member_state import SessionTerms
-from runtime.exchange.machines.sequence_ledger import Accounts
+from runtime.exchange.machines.member_state import Accounts, SessionTerms
 from runtime.exchange.transport import curve_keys
-from runtime.jobs.parameter_server.log import LoggedConsole
-from runtime.jobs.parameter_server.rank_context import PsRank
-from runtime.rl.buffers.gradient_buffer import Gradients
+from runtime.jobs.parameter_server.rank_context import LoggedConsole, PsRank
+from runtime.rl.buffers.rollout_buffer import Gradients
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints
 from runtime.rl.checkpoints.counters import Counters, next_epoch, read_journal, write_journal
 from runtime.rl.roles.rate_limiter import RateLimiter

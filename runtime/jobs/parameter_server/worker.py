@@ -18,8 +18,7 @@ from runtime.base.metrics import Console, record
 from runtime.base.signals import Stop
 from runtime.exchange.learner_client import LearnerClient
 from runtime.jobs.datasets import digits
-from runtime.jobs.parameter_server.log import LoggedConsole
-from runtime.jobs.parameter_server.rank_context import PsRank
+from runtime.jobs.parameter_server.rank_context import LoggedConsole, PsRank
 from runtime.rl.algos.actor import NumpyActor
 from runtime.rl.roles.worker_gradients import cross_entropy_gradient, gradient_segment
 

@@ -227,7 +227,6 @@ def value_shape(policy: ActorShape) -> ActorShape:
 
 
 def _image_sizes(image: Image, convolutions: tuple[Convolution, ...], padding: int = 0) -> list[Image]:
-    """Return the sizes of an image before and after each convolution."""
     sizes = [image]
     for out, side, stride in convolutions:
         height, width = sizes[-1][0] + 2 * padding, sizes[-1][1] + 2 * padding
@@ -461,3 +460,39 @@ def with_noise(
 def linear_schedule(begin: float, end: float, updates: int, period: int) -> float:
     """Return the value after ``updates`` on a line from ``begin`` to ``end``, which is reached after ``period``."""
     return begin + min(1.0, updates / period) * (end - begin)
+
+
+class CopyStates:
+    """Policy with the memory state of each copy; without memory just the policy.
+
+    `outputs` computes the next states and `advance` stores them once the environment was stepped: a step that did
+    not happen leaves the states unchanged.
+    """
+
+    def __init__(self, actor: NumpyActor, copies: int) -> None:
+        self._actor = actor
+        size = actor.shape.memory.state_size if actor.shape.memory is not None else 0
+        self._is_recurrent = size > 0
+        self.state = np.zeros((copies, size), np.float32)
+        """(copies, state_size) before the next step; zeros at the start of an episode."""
+        self._following = self.state
+
+    def outputs(self, obs: NDArray[Any]) -> NDArray[np.float32]:
+        """(copies, `ActorShape.answer_floats`) for the current observations (copies, obs_dim)."""
+        if not self._is_recurrent:
+            return self._actor.outputs(obs)
+        out, self._following = self._actor.recurrent_outputs(obs, self.state)
+        return out
+
+    def act(self, obs: NDArray[Any], rng: np.random.Generator | None) -> NDArray[Any]:
+        """Actions as `NumpyActor.act` draws them."""
+        return self._actor.draw(self.outputs(obs), rng)
+
+    def advance(self, ended: NDArray[np.bool_]) -> None:
+        """Store the states of the latest `outputs`, with zeros where an episode ended. ``ended`` is (copies,)."""
+        if self._is_recurrent:
+            self.state = self._following * ~ended[:, None]
+
+    def reset(self) -> None:
+        """Start an episode in every copy."""
+        self.state = np.zeros_like(self.state)

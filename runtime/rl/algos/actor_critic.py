@@ -7,15 +7,22 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from runtime.base.methods import ImpalaConfig, PPOConfig
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.algorithm import Algorithm, HasKernels, optimiser_tensors
-from runtime.rl.algos.configs import ImpalaConfig, PPOConfig
-from runtime.rl.algos.moments import REWARD_BOUND, RunningMoments
-from runtime.rl.algos.networks import Network, Policy, SharedValue, joint_gradient, value_network
+from runtime.rl.algos.networks import (
+    REWARD_BOUND,
+    Network,
+    Policy,
+    RunningMoments,
+    SharedValue,
+    joint_gradient,
+    value_network,
+)
 from runtime.rl.algos.optimisers import Adam, clip_grad_norm
 from runtime.rl.buffers.ring_index import TRUNCATED
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
-from runtime.rl.device.precision import DTYPES
+from runtime.rl.device.accelerator import DTYPES
 
 
 class ActorCritic(Algorithm):
@@ -48,7 +55,6 @@ class ActorCritic(Algorithm):
     def _networks(
         self, shape: ActorShape, generator: torch.Generator, device: str, dtype: torch.dtype
     ) -> tuple[Policy, Network]:
-        """Return policy and value network."""
         policy = Policy(shape, generator, device, dtype)
         if self.config.shared_layers:
             return policy, SharedValue(policy, generator, device)

@@ -14,8 +14,8 @@ from torch import Tensor
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.networks import Arena
 from runtime.rl.algos.optimisers import Adam
+from runtime.rl.device.accelerator import check_generator, load_generator, saved_generators
 from runtime.rl.device.captured import CapturedByShape
-from runtime.rl.device.generators import check_generator, load_generator, saved_generators
 
 
 class Stats:

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
+from runtime.base.methods import BCConfig
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.algorithm import Algorithm, HasKernels, Stats, optimiser_tensors
-from runtime.rl.algos.configs import BCConfig
 from runtime.rl.algos.networks import Network
 from runtime.rl.algos.optimisers import Adam, anneal
 from runtime.rl.buffers.replay import Batch
-from runtime.rl.device.precision import DTYPES
+from runtime.rl.device.accelerator import DTYPES
 
 
 @dataclass(frozen=True, slots=True)

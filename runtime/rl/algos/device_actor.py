@@ -18,8 +18,8 @@ from torch import Tensor
 
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.networks import Network
+from runtime.rl.device.accelerator import DTYPES, set_float32_products
 from runtime.rl.device.captured import Captured
-from runtime.rl.device.precision import DTYPES, set_float32_products
 
 _HIGH_PRIORITY = -1
 """Priority of a stream: lower numbers go first (CUDA C++ Programming Guide, *Stream Priorities*)."""

@@ -6,7 +6,7 @@ arXiv:1802.01561), section 4; the clipped form after Petrenko et al. 2020 (arXiv
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
+from runtime.base.methods import ImpalaConfig
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.actor_critic import (
     ActorCritic,
@@ -25,9 +26,8 @@ from runtime.rl.algos.actor_critic import (
     with_entropy,
     without_padding,
 )
-from runtime.rl.algos.algorithm import Stats
-from runtime.rl.algos.configs import ImpalaConfig
-from runtime.rl.algos.optimisers import anneal
+from runtime.rl.algos.algorithm import Algorithm, Stats
+from runtime.rl.algos.optimisers import Adam, anneal, clip_grad_norm
 from runtime.rl.buffers.ring_index import GOES_ON
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
 from runtime.rl.device.captured import is_captured
@@ -157,3 +157,52 @@ def v_trace(
     carried = torch.zeros_like(excess)
     torch.mul(runs_on[:-1], excess[1:], out=carried[:-1])
     return value + excess, rho * (reward + discount * (next_value + carried) - value)
+
+
+@dataclass(frozen=True, slots=True)
+class GradientServerStats(Stats):
+    """Of one update; 0-d tensors."""
+
+    gradient_norm: Tensor
+
+
+class GradientServer(Algorithm):
+    """Weights that are moved by gradients which workers computed."""
+
+    def __init__(
+        self,
+        shape: ActorShape,
+        weights: Tensor,
+        optimiser: Adam,
+        max_grad_norm: float,
+        anneal_updates: int | None = None,
+    ) -> None:
+        """``weights`` (shape.size,) are what ``optimiser`` moves, by steps that get smaller if asked."""
+        super().__init__(shape)
+        self._weights = weights
+        self._optimiser = optimiser
+        self._max_grad_norm = max_grad_norm
+        self._anneal_updates = anneal_updates
+
+    def update(self, gradient: Tensor) -> GradientServerStats:
+        """One step against ``gradient`` (shape.size,)."""
+        anneal([self._optimiser], self.updates, self._anneal_updates)
+        norm = gradient.norm()
+        self._optimiser.step(clip_grad_norm(gradient, self._max_grad_norm))
+        self.updates += 1
+        return GradientServerStats(norm)
+
+    def policy_weights(self) -> Tensor:
+        """Return all weights."""
+        return self._weights
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return every tensor that an update changes."""
+        return {"weights": self._weights, **{f"weights.{k}": v for k, v in self._optimiser.tensors().items()}}
+
+
+def gradient_server_for_impala(shape: ActorShape, config: ImpalaConfig, seed: int, device: str) -> GradientServer:
+    """Return the learner for gradients of IMPALA's losses, policy and value in one array."""
+    weights = Impala(replace(shape, others=0), config, seed, device).arena()
+    adam = Adam(weights, config.lr, eps=config.adam_eps)
+    return GradientServer(shape, weights, adam, config.max_grad_norm, config.anneal_updates)

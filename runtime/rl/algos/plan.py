@@ -7,6 +7,7 @@ module, so it does not import torch; only ``build`` does, which a learner calls,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -14,26 +15,42 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.base.methods import METHODS, BCConfig, ImpalaConfig, SACConfig
+from runtime.base.training import Settings
 from runtime.base.training_rules import check_rules, config_of, head_of, sends_gradients
 from runtime.exchange.protocol.segment_schema import Layout
-from runtime.rl.algos import configs
 from runtime.rl.algos.actor import ActorShape, FirstLayers, value_shape
 from runtime.rl.algos.memory import Memory
 from runtime.rl.algos.method_config import MethodConfig, ReplayConfig, RolloutConfig
-from runtime.rl.buffers.gradient_buffer import Gradients, gradient_layout
 from runtime.rl.buffers.host_rows import HostRows
 from runtime.rl.buffers.priorities import Priority
 from runtime.rl.buffers.replay import Replay, RowsFactory, transition_layout
-from runtime.rl.buffers.rollout_buffer import DeviceRollouts, Rollouts, rollout_layout
+from runtime.rl.buffers.rollout_buffer import DeviceRollouts, Gradients, Rollouts, gradient_layout, rollout_layout
 from runtime.rl.buffers.sequence_replay import SequenceReplay
 from runtime.rl.class_names import OwnNetwork, load_class
-from runtime.rl.settings import Settings
 from runtime.rl.spaces import ActionSpace, ObsSpace
 
 if TYPE_CHECKING:
     from runtime.rl.algos.algorithm import Algorithm
 
 Store = Replay | Rollouts | DeviceRollouts | Gradients
+METHOD_CLASSES: Final[Mapping[str, str]] = {
+    "sac": "runtime.rl.algos.off_policy.sac:SAC",
+    "dqn": "runtime.rl.algos.off_policy.dqn:DQN",
+    "td3": "runtime.rl.algos.off_policy.td3:TD3",
+    "ppo": "runtime.rl.algos.ppo:PPO",
+    "impala": "runtime.rl.algos.impala:Impala",
+    "bc": "runtime.rl.algos.cloning:BehaviourCloning",
+}
+"""Class of each method's learner: by name, so that workers need not import it, and torch with it."""
+RECURRENT_CLASSES: Final[Mapping[str, str]] = {
+    "ppo": "runtime.rl.algos.recurrent:RecurrentPPO",
+    "impala": "runtime.rl.algos.recurrent:RecurrentImpala",
+    "sac": "runtime.rl.algos.recurrent:RecurrentSAC",
+}
+"""Classes for policies with memory."""
+DISCRETE_SAC: Final = "runtime.rl.algos.off_policy.sac:DiscreteSAC"
+RECURRENT_DISCRETE_SAC: Final = "runtime.rl.algos.recurrent:RecurrentDiscreteSAC"
 _ANY_CONVOLUTIONS: Final = ((1, 1, 1),)
 """Convolutions that fit every image; a placeholder until an encoder's replace them."""
 _NEVER: Final = 2**50
@@ -136,13 +153,13 @@ def _plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
 def method_of(settings: Settings) -> tuple[MethodConfig, str]:
     """Return the method's settings and its class: built-in or user-defined. ValueError names a wrong setting."""
     name = settings.algorithm
-    is_own = name not in configs.METHODS and name != "random"
-    methods = {name: method_config(name)} if is_own else configs.METHODS
+    is_own = name not in METHODS and name != "random"
+    methods = {name: method_config(name)} if is_own else METHODS
     config = config_of(settings, methods)
     check_rules(settings, config)
     if settings.memory is not None:
-        return config, configs.RECURRENT[name]
-    return config, name if is_own else configs.CLASSES.get("sac" if name == "random" else name, "")
+        return config, RECURRENT_CLASSES[name]
+    return config, name if is_own else METHOD_CLASSES.get("sac" if name == "random" else name, "")
 
 
 def _shape(
@@ -153,7 +170,6 @@ def _shape(
     *,
     activation: Literal["relu", "tanh"] = "relu",
 ) -> ActorShape:
-    """Return the shape of the policy network."""
     is_random = settings.algorithm == "random"
     return ActorShape.of(
         obs,
@@ -171,19 +187,19 @@ def _cloned_shape(
     settings: Settings, obs: ObsSpace, action: ActionSpace, config: ReplayConfig
 ) -> ActorShape | None:
     """Return the shape of the method for which a policy is cloned; None if none is cloned."""
-    if not isinstance(config, configs.BCConfig):
+    if not isinstance(config, BCConfig):
         return None
-    going_on = replace(configs.METHODS[config.for_method](), hidden=config.hidden)
+    going_on = replace(METHODS[config.for_method](), hidden=config.hidden)
     is_tanh = isinstance(going_on, RolloutConfig) and not obs.images
     return _shape(settings, obs, action, going_on, activation="tanh" if is_tanh else "relu")
 
 
 def _replay_plan(settings: Settings, obs: ObsSpace, action: ActionSpace, config: ReplayConfig, method: str) -> Plan:
     shape = _cloned_shape(settings, obs, action, config) or _shape(settings, obs, action, config)
-    if isinstance(config, configs.SACConfig) and config.random_shift and not obs.images:
+    if isinstance(config, SACConfig) and config.random_shift and not obs.images:
         raise ValueError(f"sac: random_shift shifts pictures, and {settings.environment} shows none; leave it out")
     if settings.algorithm == "sac" and shape.choices:
-        method = configs.DISCRETE_SAC if shape.memory is None else configs.RECURRENT_DISCRETE_SAC
+        method = DISCRETE_SAC if shape.memory is None else RECURRENT_DISCRETE_SAC
     layout = transition_layout(obs, action, config.n_step, _state_width(shape, settings))
     balance = _off_policy(settings)
     return Plan(config, action, shape, layout, balance, settings.segment_transitions, method=method)
@@ -193,7 +209,7 @@ def _rollout_plan(
     settings: Settings, obs: ObsSpace, action: ActionSpace, config: RolloutConfig, method: str
 ) -> Plan:
     shape = _shape(settings, obs, action, config, activation="relu" if obs.images else "tanh")
-    if isinstance(config, configs.ImpalaConfig) and config.sends_gradients:
+    if isinstance(config, ImpalaConfig) and config.sends_gradients:
         # Workers also compute gradients of the value network, so its weights follow the policy's.
         shape = replace(shape, others=value_shape(shape).policy_size)
         count = config.batch_steps // settings.segment_transitions
@@ -256,7 +272,7 @@ def make_store(
     themselves draw by priority.
     """
     config = plan.config
-    if isinstance(config, configs.ImpalaConfig) and config.sends_gradients:
+    if isinstance(config, ImpalaConfig) and config.sends_gradients:
         return Gradients(plan.layout, config.batch_steps // plan.item_steps)
     if isinstance(config, RolloutConfig):
         if settings.collect == "device":
@@ -270,7 +286,7 @@ def make_store(
     priority = weighting if config.prioritised else None
     rows: RowsFactory = partial(HostRows, pinned=pinned)
     if device is not None:
-        from runtime.rl.buffers.device_rows import DeviceRows
+        from runtime.rl.buffers.device_replay import DeviceRows
 
         rows = partial(DeviceRows, device)
     segment = plan.segment_transitions // settings.segment_steps, settings.segment_steps
@@ -289,8 +305,8 @@ def build(
         precision: of the matrix products; see the setting. Workers compute their gradients in float32.
         capture: see `runtime.rl.device.captured.CapturedByShape`.
     """
-    if isinstance(plan.config, configs.ImpalaConfig) and plan.sends_gradients:
-        from runtime.rl.algos.gradient_server import gradient_server_for_impala
+    if isinstance(plan.config, ImpalaConfig) and plan.sends_gradients:
+        from runtime.rl.algos.impala import gradient_server_for_impala
 
         return gradient_server_for_impala(plan.shape, plan.config, seed, device)
     algorithm: Algorithm = load_class(plan.method)(
@@ -303,7 +319,7 @@ def build(
 
 def assemble(plan: Plan, settings: Settings, seed: int, device: str) -> Algorithm:
     """Return the algorithm of a learner, or of one of its ranks, with the precision that its settings choose."""
-    from runtime.rl.device.precision import chosen_precision, set_float32_products
+    from runtime.rl.device.accelerator import chosen_precision, set_float32_products
 
     precision = chosen_precision(settings.precision, device, has_images=bool(plan.shape.images))
     set_float32_products(precision)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
+from runtime.base.methods import PPOConfig
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.actor_critic import (
     ActorCritic,
@@ -27,7 +28,6 @@ from runtime.rl.algos.actor_critic import (
     without_padding,
 )
 from runtime.rl.algos.algorithm import Stats
-from runtime.rl.algos.configs import PPOConfig
 from runtime.rl.algos.optimisers import anneal
 from runtime.rl.buffers.ring_index import GOES_ON
 from runtime.rl.buffers.rollout_buffer import RolloutBatch

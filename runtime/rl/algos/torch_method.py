@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.actor_critic import without_padding
 from runtime.rl.algos.algorithm import Algorithm, HasKernels, Stats
-from runtime.rl.algos.moments import RunningMoments
-from runtime.rl.algos.networks import Actor, Network, Policy
+from runtime.rl.algos.networks import Actor, Network, Policy, RunningMoments
 
 
 class PolicyModule(nn.Module):

@@ -1,6 +1,6 @@
 """Priorities of a replay's rows (Schaul et al. 2016, arXiv:1511.05952, the proportional variant), as a sum tree.
 
-If the learner's updates draw on the device, `runtime.rl.buffers.device_priorities` holds them there instead.
+If the learner's updates draw on the device, `runtime.rl.buffers.device_replay` holds them there instead.
 
 TD errors arrive late from the device; `LatePriorities` holds their rows until then.
 """

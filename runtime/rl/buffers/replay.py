@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 from weakref import WeakSet
 
 import numpy as np
@@ -26,6 +26,7 @@ from runtime.exchange.segments import SegmentBundle
 from runtime.rl.buffers import replay_state
 from runtime.rl.buffers.host_rows import HostRows
 from runtime.rl.buffers.priorities import LEAST_ERROR, Priorities, Priority
+from runtime.rl.buffers.replay_state import ReplayCut, RingCut
 from runtime.rl.buffers.ring_index import (
     ABSENT,
     TERMINATED,
@@ -37,15 +38,51 @@ from runtime.rl.buffers.ring_index import (
     copies_in,
     successors,
 )
-from runtime.rl.buffers.store_cuts import ReplayCut, RingCut
-from runtime.rl.buffers.tensor_batch import TensorBatch
 from runtime.rl.spaces import ActionSpace, ObsSpace
 
 if TYPE_CHECKING:
     import torch
 
-    from runtime.rl.buffers.device_priorities import DevicePriorities
-    from runtime.rl.buffers.device_rows import DeviceRows
+    from runtime.rl.buffers.device_replay import DevicePriorities, DeviceRows
+
+
+class TensorBatch:
+    """Base of frozen dataclasses with slots whose fields are tensors, or None if a batch does not have that
+    column.
+    """
+
+    __slots__: tuple[str, ...] = ()
+    axis: ClassVar[int] = 0
+    """Dimension along which a batch is split."""
+
+    def to(self, device: str) -> Self:
+        """Copy to another device."""
+        return self.replaced([part.to(device) for part in self.tensors])
+
+    @property
+    def tensors(self) -> list[Any]:
+        """The columns that this batch has."""
+        return [part for part in self.parts if part is not None]
+
+    def replaced(self, tensors: list[Any]) -> Self:
+        """Return a batch with other tensors for the columns of this one."""
+        rest = iter(tensors)
+        return type(self)(*(None if part is None else next(rest) for part in self.parts))
+
+    def shares(self, count: int) -> list[Self]:
+        """Return ``count`` consecutive equal parts."""
+        chunks = [[part] * count if part is None else part.chunk(count, dim=self.axis) for part in self.parts]
+        return [type(self)(*parts) for parts in zip(*chunks, strict=True)]
+
+    def columns(self) -> dict[str, Any]:
+        """Return the tensors by name, without missing columns."""
+        return {name: part for name, part in zip(self.__slots__, self.parts, strict=True) if part is not None}
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """All columns in order, None for missing ones."""
+        return tuple(getattr(self, name) for name in self.__slots__)
+
 
 TRANSITION_FIELDS: Final = ("obs", "action", "reward", "ended")
 """Names and order of a transition's fields; n-step transitions also have ``steps``, as the last field."""
@@ -185,7 +222,7 @@ class Replay:
         self._read = threading.Condition()
 
     def _on_device(self, seed: int) -> DevicePriorities:
-        from runtime.rl.buffers.device_priorities import DevicePriorities
+        from runtime.rl.buffers.device_replay import DevicePriorities
 
         assert not isinstance(self.rows, HostRows)  # noqa: S101  (the caller's choice)
         return DevicePriorities(self._priority, self.rows, self.index, seed)

@@ -17,12 +17,10 @@ from runtime.base import contract
 from runtime.base.checkpoint_manifest import ARRAYS_SUFFIX, MANIFEST_SUFFIX
 from runtime.base.errors import SetupError
 from runtime.base.object_store import open_store
-from runtime.rl import settings
+from runtime.base.training import Settings, from_mapping, read_object
 from runtime.rl.algos.plan import Plan, build
-from runtime.rl.checkpoints.checkpoint_files import Checkpoint, Checkpoints
+from runtime.rl.checkpoints.checkpoint_files import Checkpoint, Checkpoints, bring_newest
 from runtime.rl.checkpoints.learner_state import method_state
-from runtime.rl.checkpoints.upload import bring_newest
-from runtime.rl.settings import Settings
 
 _FOLDER: Final = "checkpoints"
 """Folder of the checkpoints within a run's folder."""
@@ -71,7 +69,7 @@ def open_run(place: str, config: str, say: Say) -> SavedRun:
     `place` is a checkpoint file, a folder of checkpoints or of a run, or the URL of a bucket. Raises SetupError and
     OSError with a sentence, and SettingsError for `config`.
     """
-    over = settings.read_object(config)
+    over = read_object(config)
     checkpoint = _open(place, say)
     saved = checkpoint.facts.get("settings")
     if saved is None and not over:
@@ -82,7 +80,7 @@ def open_run(place: str, config: str, say: Say) -> SavedRun:
     declared_names = {declared.name for declared in fields(Settings)}
     # Ignore settings of later versions: differences in the networks show in their shapes.
     own = {name: value for name, value in (saved or {}).items() if name in declared_names}
-    return SavedRun(checkpoint, settings.from_mapping({**own, **over}))
+    return SavedRun(checkpoint, from_mapping({**own, **over}))
 
 
 def _open(place: str, say: Say) -> Checkpoint:

@@ -4,19 +4,29 @@
 A group contains `observations` (T + 1; the last one follows the last action), and `actions`, `rewards`,
 `terminations` and `truncations` (T). With images, `observations` is a group of `vector` and `image_0` ... A file is
 written under a temporary name and renamed, so a visible file is complete. Until then its episodes are in a journal
-of the same name (`runtime.rl.datasets.journal`).
+of the same name, which survives a killed process.
+
+The journal has one line of JSON with the facts; then for each episode its length and a msgpack of its arrays. An
+append costs a fraction of an HDF5 group, and the kernel keeps what a killed process has written. The journal is
+removed once the HDF5 file of the same name exists; if both exist, the process was killed in between, and the file
+is read.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final, Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.base import bounded_json, contract
 from runtime.base.errors import SetupError
 from runtime.base.installation import install_hint
 from runtime.rl.spaces import ActionSpace, ObsSpace
@@ -154,3 +164,175 @@ class EpisodeFile:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+JOURNAL_SUFFIX: Final = ".journal"
+_LENGTH: Final = struct.Struct("<Q")
+
+
+class _Record(msgspec.Struct, array_like=True):
+    """An episode, as bytes in memory order."""
+
+    obs: bytes
+    action: bytes
+    reward: bytes
+    terminated: bool
+
+
+class JournalWriter:
+    """Journal next to the HDF5 file that its episodes will be written to."""
+
+    def __init__(self, path: Path, facts: DatasetFacts) -> None:
+        self._path = path.with_suffix(JOURNAL_SUFFIX)
+        self._file = self._path.open("xb")
+        self._file.write(msgspec.json.encode(facts) + b"\n")
+
+    def append(self, episode: Episode) -> None:
+        """Write an episode, so that it outlives this process."""
+        obs, action, reward = (array.tobytes() for array in (episode.obs, episode.action, episode.reward))
+        data = msgspec.msgpack.encode(_Record(obs, action, reward, episode.terminated))
+        self._file.write(_LENGTH.pack(len(data)))
+        self._file.write(data)
+        self._file.flush()
+
+    def remove(self) -> None:
+        """Delete the journal: its episodes are in the HDF5 file."""
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+
+
+class JournalFile:
+    """A journal, read like an `EpisodeFile`. Raises ValueError with a sentence for another kind of file.
+
+    Skips the last episode if the process was killed while writing it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with path.open("rb") as file:
+            try:
+                self.facts = bounded_json.decode(file.readline(1 << 16), DatasetFacts)
+            except ValueError as error:
+                raise ValueError(f"{path} was not recorded by l2r-runtime: {error}") from error
+            self._records = list(_records(file))
+        width = self.facts.action.dtype.itemsize * self.facts.action.size
+        self.episodes = len(self._records)
+        self.steps = sum(len(record.action) for record in self._records) // max(1, width)
+
+    def read(self) -> Iterator[Episode]:
+        """Yield the episodes. Raises ValueError if an episode's arrays do not fit each other."""
+        for number, record in enumerate(self._records):
+            where = f"{self._path}: episode {number}"
+            try:
+                episode = self._episode(record)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{where} cannot be read: {error}") from error
+            episode.check(self.facts, where)
+            yield episode
+
+    def _episode(self, record: _Record) -> Episode:
+        obs, action = self.facts.obs, self.facts.action
+        return Episode(
+            np.frombuffer(record.obs, obs.dtype).reshape(-1, obs.width),
+            np.frombuffer(record.action, action.dtype).reshape(-1, action.size),
+            np.frombuffer(record.reward, np.float32),
+            record.terminated,
+        )
+
+    def close(self) -> None:
+        """Release the episodes."""
+        self._records = []
+
+
+def _records(file: BinaryIO) -> Iterator[_Record]:
+    decode = msgspec.msgpack.Decoder(_Record).decode
+    while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
+        (length,) = _LENGTH.unpack(head)
+        # Limited by the file's size: a length from outside must not control how much memory is allocated.
+        data = file.read(min(length, Path(file.name).stat().st_size))
+        if len(data) < length:
+            return
+        try:
+            yield decode(data)
+        except ValueError:
+            return
+
+
+class EpisodeReader(Protocol):
+    """Reader of the episodes in one file."""
+
+    facts: DatasetFacts
+    episodes: int
+    steps: int
+
+    def read(self) -> Iterator[Episode]:
+        """Yield the episodes. Raises ValueError for an unreadable episode."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+
+def open_episodes(path: Path) -> EpisodeReader:
+    """Open a file of a dataset. Raises ValueError with a sentence if it is not one."""
+    return JournalFile(path) if path.suffix == JOURNAL_SUFFIX else EpisodeFile(path)
+
+
+def dataset_files(folder: str) -> Sequence[Path]:
+    """Return the files of a dataset, including all subfolders. Raises SetupError if there are none."""
+    paths = set(Path(folder).rglob(f"*{SUFFIX}"))
+    journals = Path(folder).rglob(f"*{JOURNAL_SUFFIX}")
+    paths.update(path for path in journals if path.with_suffix(SUFFIX) not in paths)
+    if not paths:
+        raise SetupError(f"there are no recorded episodes (*{SUFFIX}) in {folder}")
+    return sorted(paths)
+
+
+def print_summary(options: argparse.Namespace) -> int:
+    """Print a summary of recorded episodes in a folder and return the exit code. Raises SetupError if it has
+    none.
+    """
+    figures = summary(options.folder)
+    if options.json:
+        print(json.dumps(figures))
+        return contract.EXIT_DONE
+    for name, value in figures.items():
+        text = (
+            "\n".join(value) if isinstance(value, list) else f"{value:.6g}" if isinstance(value, float) else value
+        )
+        print(f"{name:16} {text}")
+    return contract.EXIT_DONE
+
+
+def summary(folder: str) -> dict[str, Any]:
+    """Return figures of all files in a folder; unreadable files are listed under `damaged`."""
+    returns: list[float] = []
+    steps: list[int] = []
+    ended, damaged = 0, []
+    environments: dict[str, None] = {}
+    paths = dataset_files(folder)
+    for path in paths:
+        try:
+            file = open_episodes(path)
+            environments[file.facts.environment] = None
+            for episode in file.read():
+                returns.append(float(episode.reward.sum()))
+                steps.append(len(episode))
+                ended += episode.terminated
+            file.close()
+        except ValueError as error:
+            damaged.append(str(error))
+    if not returns:
+        raise SetupError(f"no episode in {folder} can be read: {damaged[0]}")
+    return {
+        "environment": ", ".join(environments),
+        "files": len(paths),
+        "bytes": sum(path.stat().st_size for path in paths),
+        "episodes": len(returns),
+        "transitions": sum(steps),
+        "terminated": ended,
+        "mean_length": float(np.mean(steps)),
+        "mean_return": float(np.mean(returns)),
+        "return_min": min(returns),
+        "return_max": max(returns),
+        **({"damaged": damaged} if damaged else {}),
+    }

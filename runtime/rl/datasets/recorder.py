@@ -11,8 +11,14 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.rl.datasets.episode_files import SUFFIX, DatasetFacts, Episode, require_h5py, write_episodes
-from runtime.rl.datasets.journal import JournalWriter
+from runtime.rl.datasets.episode_files import (
+    SUFFIX,
+    DatasetFacts,
+    Episode,
+    JournalWriter,
+    require_h5py,
+    write_episodes,
+)
 from runtime.rl.envs.base import StepResult, VectorEnv
 
 WRITE_SECONDS: Final = 5.0
@@ -111,7 +117,6 @@ class EpisodeRecorder:
 
     @property
     def _path(self) -> Path:
-        """Path of the next file."""
         return self._folder / f"{self._name}-{self._files + 1:06}{SUFFIX}"
 
     def _forget(self) -> None:

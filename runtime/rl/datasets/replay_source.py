@@ -11,8 +11,7 @@ from runtime.exchange.learner_server import LearnerServer
 from runtime.rl.algos.plan import Plan
 from runtime.rl.buffers.replay import Replay
 from runtime.rl.buffers.ring_index import GOES_ON, TERMINATED, TRUNCATED
-from runtime.rl.datasets.episode_files import Episode
-from runtime.rl.datasets.journal import dataset_files, open_episodes
+from runtime.rl.datasets.episode_files import Episode, dataset_files, open_episodes
 
 
 def fill_replay(replay: Replay, plan: Plan, folder: str, say: Callable[[str], None]) -> None:

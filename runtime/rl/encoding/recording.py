@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 
 from runtime.base.errors import InterruptedWorkError, SetupError
 from runtime.base.signals import Stop
-from runtime.rl import settings
-from runtime.rl.algos.actor import NumpyActor
-from runtime.rl.algos.recurrent.copy_states import CopyStates
+from runtime.base.training import Settings, parse
+from runtime.rl.algos.actor import CopyStates, NumpyActor
 from runtime.rl.checkpoints.saved_policy import SavedRun, open_run, say_aside
 from runtime.rl.envs.base import VectorEnv, closing_env
 from runtime.rl.roles.launch_context import environment_plan, make_environment
-from runtime.rl.settings import Settings
 
 Frames = NDArray[np.uint8]
 Act = Callable[[NDArray[Any]], NDArray[Any]]
@@ -30,7 +28,7 @@ _COPIES: Final = 16
 def record_frames(count: int, policy: str | None, config: str, seed: int, stop: Stop) -> Frames:
     """Return (count, height, width, channels) images. Raises SetupError, SettingsError, InterruptedWorkError."""
     run = open_run(policy, config, say_aside) if policy is not None else None
-    training = run.settings if run is not None else settings.parse(config)
+    training = run.settings if run is not None else parse(config)
     if run is None:
         training = replace(training, encoder=None)
     if training.encoder not in (None, "convolutions"):

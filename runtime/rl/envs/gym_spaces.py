@@ -69,7 +69,6 @@ class _Part:
         self.is_bounded = all(bound is not None and bool(np.isfinite(bound).all()) for bound in bounds)
 
     def gathered(self, observations: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
-        """Return the arrays (B, ...) of this part."""
         if self.keys:
             observations = [self.of(obs) for obs in observations]
         array = np.asarray(observations)
@@ -92,7 +91,6 @@ class _Part:
         return array
 
     def of(self, obs: Any) -> Any:
-        """Return this part of one observation."""
         for key in self.keys:
             obs = obs[key]
         return obs
@@ -108,7 +106,6 @@ class _Part:
 
     @property
     def label(self) -> str:
-        """Its name in a sentence."""
         return "observation" + "".join(f"[{key!r}]" for key in self.keys)
 
 
@@ -244,7 +241,6 @@ class RowReader:
 
 
 def _nested(keys: Sequence[Any], value: Any) -> Any:
-    """Return an observation whose part at ``keys`` is ``value``."""
     for key in reversed(keys):
         value = {key: value}
     return value
@@ -296,7 +292,6 @@ def _text(space: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a value for a sentence."""
     if isinstance(value, np.ndarray) and value.ndim:
         return f"an array of {value.dtype} of the shape {value.shape}"
     text = " ".join((f"{value:g}" if isinstance(value, float | np.floating) else repr(value)).split())

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.rl.envs.base import StepResult
-from runtime.rl.envs.camera_pictures import LatestPictures, Picture
-from runtime.rl.envs.l2r_options import L2ROptions
+from runtime.rl.envs.l2r_options import L2ROptions, LatestPictures, Picture
 from runtime.rl.envs.racing import RacingVectorEnv
 from runtime.rl.envs.racing_rules import FELT, RacingOptions, RacingRules
 from runtime.rl.spaces import ActionSpace
@@ -206,7 +205,6 @@ class L2RVectorEnv:
         return self.obs_space.pack(np.ascontiguousarray(place[:, self._numbers]), pictures)
 
     def _set_state(self, row: int, pose: Pose, steering: float, seconds: float) -> None:
-        """Write a pose into the state."""
         values, state = pose.values, self._state
         east, north, _ = local_position(self._map, pose)
         forward, sideways, _ = values[protocol.VELOCITY]

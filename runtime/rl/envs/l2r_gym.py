@@ -16,9 +16,8 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.rl.envs.camera_pictures import CAMERA
 from runtime.rl.envs.l2r import local_position
-from runtime.rl.envs.l2r_options import L2ROptions
+from runtime.rl.envs.l2r_options import CAMERA, L2ROptions
 from runtime.rl.envs.l2r_task import CarPose, Race
 from runtime.sim.control import control_socket
 from runtime.sim.control.simulator_session import OBSERVE_SECONDS, SimulatorSession, simulator_metrics

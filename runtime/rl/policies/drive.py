@@ -13,8 +13,7 @@ from runtime.base import contract
 from runtime.base.errors import InterruptedWorkError
 from runtime.base.metrics import record
 from runtime.base.signals import Stop
-from runtime.rl.algos.actor import NumpyActor
-from runtime.rl.algos.recurrent.copy_states import CopyStates
+from runtime.rl.algos.actor import CopyStates, NumpyActor
 from runtime.rl.checkpoints.saved_policy import SavedRun, open_run, say_aside
 from runtime.rl.datasets.recorder import EpisodeRecorder
 from runtime.rl.envs.base import EpisodeSummary, MeasuresEpisodes, StepResult, VectorEnv, bare, closing_env
@@ -108,7 +107,6 @@ def score_fields(episodes: Sequence[EpisodeSummary], step_seconds: float) -> dic
 
 
 def _means(episodes: Sequence[EpisodeSummary]) -> dict[str, float]:
-    """Return the mean of each metric over the episodes that have it."""
     names = dict.fromkeys(name for episode in episodes for name in episode.metrics)
     values = {name: [episode.metrics[name] for episode in episodes if name in episode.metrics] for name in names}
     return {name: float(np.mean(numbers)) for name, numbers in values.items()}

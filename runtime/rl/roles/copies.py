@@ -19,11 +19,10 @@ import numpy as np
 
 from runtime.base import contract, environments
 from runtime.base.errors import SetupError
-from runtime.rl.algos.actor import NumpyActor
-from runtime.rl.algos.recurrent.copy_states import CopyStates
+from runtime.base.training import Settings
+from runtime.rl.algos.actor import CopyStates, NumpyActor
 from runtime.rl.envs.base import HoldsProcesses, VectorEnv, bare, closing_env
 from runtime.rl.roles.launch_context import environment_plan, make_environment
-from runtime.rl.settings import Settings
 
 COUNTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Numbers of copies to try, in this order, if they fit."""

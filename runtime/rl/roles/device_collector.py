@@ -21,6 +21,7 @@ from torch import Tensor
 
 from runtime.base import contract
 from runtime.base.errors import SetupError
+from runtime.base.training import Settings
 from runtime.exchange.learner_server import LearnerServer
 from runtime.exchange.protocol.segment_schema import Layout
 from runtime.rl.algos.actor import HALF_LOG_2_PI, ActorShape
@@ -29,12 +30,11 @@ from runtime.rl.algos.plan import Plan, Store
 from runtime.rl.buffers.replay import Replay
 from runtime.rl.buffers.ring_index import GOES_ON
 from runtime.rl.buffers.rollout_buffer import DISCOUNTED, DeviceRollouts
+from runtime.rl.device.accelerator import check_generator, load_generator, saved_generators
 from runtime.rl.device.captured import Captured
 from runtime.rl.device.compiled import Draws, compiled, is_compiled
-from runtime.rl.device.generators import check_generator, load_generator, saved_generators
 from runtime.rl.envs.device import DeviceArrays
 from runtime.rl.envs.registry import make_device_env
-from runtime.rl.settings import Settings
 
 COLLECTOR_SEEDS: Final = 3
 """Distinguishes the collector's random numbers from other roles' with the same run seed."""

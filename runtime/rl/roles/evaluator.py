@@ -16,8 +16,7 @@ from runtime.base.metrics import Console, record
 from runtime.base.signals import Stop
 from runtime.exchange.learner_client import LearnerClient
 from runtime.exchange.protocol.messages import EvaluationReport
-from runtime.rl.algos.actor import NumpyActor
-from runtime.rl.algos.recurrent.copy_states import CopyStates
+from runtime.rl.algos.actor import CopyStates, NumpyActor
 from runtime.rl.datasets.recorder import EpisodeRecorder
 from runtime.rl.envs.base import EpisodeSummary, StepResult, VectorEnv, closing_env
 from runtime.rl.roles.launch_context import Context, environment_plan, evaluation_options, make_environment

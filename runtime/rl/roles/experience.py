@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from runtime.base import contract
 from runtime.base.errors import SetupError
+from runtime.base.methods import PPOConfig
 from runtime.base.replay_memory import DataMemory, Place, choose_place, data_memory, size_text, update_bytes
+from runtime.base.training import Settings
 from runtime.exchange.machines.member_state import window_of
-from runtime.rl.algos.configs import PPOConfig
 from runtime.rl.algos.method_config import ReplayConfig, RolloutConfig
 from runtime.rl.algos.plan import Plan, make_store
 from runtime.rl.buffers.batch_source import BatchSource
 from runtime.rl.buffers.replay import Draw, Replay
 from runtime.rl.checkpoints.counters import Counters
 from runtime.rl.class_names import load_class
+from runtime.rl.device.accelerator import device_free_bytes, host_free_bytes
 from runtime.rl.device.staging import DeviceCopier
-from runtime.rl.device.usage import device_free_bytes, host_free_bytes
 from runtime.rl.roles.rate_limiter import RateLimiter, delay_after_resume, warmup_after_resume
-from runtime.rl.settings import Settings
 
 if TYPE_CHECKING:
     from runtime.rl.algos.algorithm import Algorithm
@@ -73,7 +73,6 @@ class Experience:
     """Store of a run's data, on the learner's device if it fits there. Raises SetupError if it fits nowhere."""
 
     def __init__(self, plan: Plan, settings: Settings, seed: int, device: str, say: Callable[[str], None]) -> None:
-        """Create the store, and say where it is."""
         self._plan = plan
         self._settings = settings
         self._device = device

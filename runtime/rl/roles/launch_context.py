@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from runtime.base import contract
 from runtime.base.errors import SetupError
 from runtime.base.launch_context import LaunchContext
-from runtime.rl import settings
+from runtime.base.training import Settings, SettingsError, parse
 
 if TYPE_CHECKING:
     from runtime.rl.algos.plan import Plan
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Context(LaunchContext):
     """Launch context of a learner, worker or evaluator."""
 
-    settings: settings.Settings = field(kw_only=True)
+    settings: Settings = field(kw_only=True)
 
     @property
     def threads(self) -> int:
@@ -35,8 +35,8 @@ class Context(LaunchContext):
     def from_environment(cls, environ: Mapping[str, str], role: str, **fields: Any) -> Self:
         """Return the context from the launcher's variables. Raises SetupError, naming a missing or wrong one."""
         try:
-            training = settings.parse(environ.get(contract.ENV_CONFIG, ""))
-        except settings.SettingsError as error:
+            training = parse(environ.get(contract.ENV_CONFIG, ""))
+        except SettingsError as error:
             raise SetupError(f"{contract.ENV_CONFIG}: {error}") from error
         fields |= {"environment": training.environment, "settings": training}
         return super().from_environment(environ, role, **fields)
@@ -77,7 +77,7 @@ def set_numeric_threads(count: int) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
-def make_environment(training: settings.Settings, num_envs: int, extra: Mapping[str, Any]) -> VectorEnv:
+def make_environment(training: Settings, num_envs: int, extra: Mapping[str, Any]) -> VectorEnv:
     """Create `num_envs` copies of the run's environment; `extra` overrides its options. Raises SetupError."""
     from runtime.rl.encoders.encoder import EncodedVectorEnv, EncoderSetting
     from runtime.rl.envs.base import HoldsCopies
@@ -99,7 +99,7 @@ def make_environment(training: settings.Settings, num_envs: int, extra: Mapping[
         raise SetupError(f"{contract.ENV_CONFIG}: {error}") from error
 
 
-def environment_plan(training: settings.Settings, env: VectorEnv) -> Plan:
+def environment_plan(training: Settings, env: VectorEnv) -> Plan:
     """Return networks, layouts and balance for the run's environment. Raises SetupError."""
     from runtime.rl.algos.plan import make_plan
     from runtime.rl.encoders.encoder import tuned_encoder
@@ -111,7 +111,7 @@ def environment_plan(training: settings.Settings, env: VectorEnv) -> Plan:
         raise SetupError(f"{contract.ENV_CONFIG}: {error}") from error
 
 
-def plan_of(training: settings.Settings, tried: VectorEnv | None = None) -> Plan:
+def plan_of(training: Settings, tried: VectorEnv | None = None) -> Plan:
     """Work out networks, layouts and balance by one copy of the environment, which is closed. Raises SetupError.
 
     ``tried`` is a copy whose spaces are the run's; None to make one.
@@ -125,7 +125,7 @@ def plan_of(training: settings.Settings, tried: VectorEnv | None = None) -> Plan
         return environment_plan(training, env)
 
 
-def network_of(training: settings.Settings, obs: ObsSpace) -> OwnNetwork | None:
+def network_of(training: Settings, obs: ObsSpace) -> OwnNetwork | None:
     """Return the user-defined network of the settings, or None. Raises ValueError if the class is not a network."""
     if training.network is None:
         return None
@@ -135,7 +135,7 @@ def network_of(training: settings.Settings, obs: ObsSpace) -> OwnNetwork | None:
     return own_network(training.network, obs)
 
 
-def evaluation_options(training: settings.Settings) -> Mapping[str, Any]:
+def evaluation_options(training: Settings) -> Mapping[str, Any]:
     """Return the environment's options for evaluation: the settings', or the environment's own."""
     from runtime.rl.envs.registry import EVALUATION_OPTIONS
 

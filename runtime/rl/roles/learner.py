@@ -23,30 +23,32 @@ from runtime.base.errors import NotFiniteError, SetupError
 from runtime.base.metrics import Console
 from runtime.base.object_store import open_store
 from runtime.base.signals import Stop
+from runtime.base.training import Settings
 from runtime.exchange.learner_server import LearnerServer
-from runtime.exchange.machines.member_state import SessionTerms
-from runtime.exchange.machines.sequence_ledger import Accounts
+from runtime.exchange.machines.member_state import Accounts, SessionTerms
 from runtime.exchange.status_server import StatusServer
 from runtime.exchange.transport import curve_keys
 from runtime.rl.algos.algorithm import Stats
-from runtime.rl.algos.gradient_server import GradientServer
+from runtime.rl.algos.impala import GradientServer
 from runtime.rl.algos.method_config import ReplayConfig
 from runtime.rl.algos.plan import assemble
 from runtime.rl.buffers.batch_source import BatchSource
-from runtime.rl.buffers.gradient_buffer import Gradients
 from runtime.rl.buffers.priorities import LatePriorities
-from runtime.rl.buffers.replay import Replay
-from runtime.rl.buffers.rollout_buffer import DeviceRollouts, Rollouts
-from runtime.rl.buffers.tensor_batch import TensorBatch
-from runtime.rl.checkpoints.checkpoint_files import Checkpoints
+from runtime.rl.buffers.replay import Replay, TensorBatch
+from runtime.rl.buffers.rollout_buffer import DeviceRollouts, Gradients, Rollouts
+from runtime.rl.checkpoints.checkpoint_files import UPLOAD_PATIENCE_SECONDS, Checkpoints, Mirror, bring_newest
 from runtime.rl.checkpoints.counters import Counters, next_epoch, read_journal, write_journal
-from runtime.rl.checkpoints.learner_state import LearnerSnapshot, collector_state, not_finite_report, unpack
+from runtime.rl.checkpoints.learner_state import (
+    CheckpointWriter,
+    LearnerSnapshot,
+    collector_state,
+    not_finite_report,
+    unpack,
+)
 from runtime.rl.checkpoints.saved_policy import open_run
-from runtime.rl.checkpoints.upload import PATIENCE_SECONDS, Mirror, bring_newest
-from runtime.rl.checkpoints.writer import CheckpointWriter
 from runtime.rl.datasets.replay_source import DatasetSource, fill_replay
+from runtime.rl.device.accelerator import DeviceMeter, device_failures
 from runtime.rl.device.staging import HostCopy
-from runtime.rl.device.usage import DeviceMeter, device_failures
 from runtime.rl.roles.device_collector import DataSource, DeviceCollector, DeviceSource
 from runtime.rl.roles.experience import Experience
 from runtime.rl.roles.launch_context import Context, plan_of
@@ -55,7 +57,6 @@ from runtime.rl.roles.publishing import PolicyPublisher
 from runtime.rl.roles.remote_inference import remote_inference
 from runtime.rl.roles.run_watch import RunWatch, watch_of
 from runtime.rl.roles.tracking import tracking
-from runtime.rl.settings import Settings
 
 if TYPE_CHECKING:
     from runtime.rl.algos.plan import Plan
@@ -430,7 +431,9 @@ class Learner:
                 stack.callback(self._inference.close)
             stack.callback(self._exchange.close)
             if self._mirror is not None:
-                stack.callback(self._mirror.close, PATIENCE_SECONDS if self._end() else STOPPED_UPLOAD_SECONDS)
+                stack.callback(
+                    self._mirror.close, UPLOAD_PATIENCE_SECONDS if self._end() else STOPPED_UPLOAD_SECONDS
+                )
             stack.callback(self._saver.wait)
             if self._status is not None:
                 stack.callback(self._status.close)

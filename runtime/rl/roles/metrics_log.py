@@ -53,7 +53,6 @@ class MetricsLog:
         updates: int,
         evaluated: Callable[[Mapping[str, Any]], None],
     ) -> None:
-        """``evaluated`` is called with the fields of each evaluation."""
         self._evaluated = evaluated
         self._console = console
         self._evaluations = evaluations

@@ -43,20 +43,19 @@ from torch.distributed import FileStore  # type: ignore[attr-defined]
 from runtime.base import bounded_json, contract
 from runtime.base.addresses import keep_to_loopback
 from runtime.base.errors import FailedError, SetupError
+from runtime.base.methods import PPOConfig
 from runtime.base.metrics import Console
 from runtime.base.processes import exponential_delay, name_process, shell_exit_code, signal_at_end_of
 from runtime.base.signals import Stop
+from runtime.base.training import Settings
 from runtime.rl.algos.algorithm import Algorithm
-from runtime.rl.algos.configs import PPOConfig
 from runtime.rl.algos.method_config import ReplayConfig, RolloutConfig
 from runtime.rl.algos.plan import Plan, assemble
-from runtime.rl.buffers.replay import Batch
+from runtime.rl.buffers.replay import Batch, TensorBatch
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
-from runtime.rl.buffers.tensor_batch import TensorBatch
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints
 from runtime.rl.roles.device_collector import Columns, DeviceCollector
 from runtime.rl.roles.launch_context import Context, plan_of
-from runtime.rl.settings import Settings
 
 STORE_VARIABLE: Final = "L2R_RANK_STORE"
 """File through which the ranks of one start find each other; set by the launching process."""
@@ -437,7 +436,6 @@ class ShareForm:
 
 # Not torch's object collectives: they send pickles, which run code when they are read.
 def _encoded(state: Mapping[str, Tensor]) -> Tensor:
-    """Return a state as bytes."""
     own = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in state.items()}
     return torch.frombuffer(bytearray(save(own)), dtype=torch.uint8)
 

@@ -15,8 +15,8 @@ from runtime.exchange.protocol.framing import SegmentArena
 from runtime.exchange.protocol.messages import Trajectory
 from runtime.exchange.protocol.segment_schema import Layout, is_finite
 from runtime.exchange.segments import SegmentAllocator
+from runtime.rl.algos.actor import CopyStates
 from runtime.rl.algos.memory import spread_states
-from runtime.rl.algos.recurrent.copy_states import CopyStates
 from runtime.rl.buffers.replay import STATE
 from runtime.rl.buffers.ring_index import ABSENT, TRUNCATED
 from runtime.rl.buffers.rollout_buffer import DISCOUNTED

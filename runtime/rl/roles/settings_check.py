@@ -13,9 +13,9 @@ import numpy as np
 
 from runtime.base import environments, trackers
 from runtime.base.errors import EnvironmentFault, SetupError
+from runtime.base.training import Settings
 from runtime.rl.envs.base import HoldsCopies, VectorEnv
 from runtime.rl.roles.launch_context import network_of
-from runtime.rl.settings import Settings
 from runtime.rl.spaces import ActionSpace, ObsSpace
 
 

@@ -28,7 +28,7 @@ from runtime.base.atomic_files import write_atomic
 from runtime.base.errors import SetupError
 from runtime.base.metrics import Console
 from runtime.base.signals import Stop
-from runtime.rl import settings
+from runtime.base.training import read_object
 from runtime.rl.roles.launch_context import Context
 
 _POLL_SECONDS: Final = 2.0
@@ -316,4 +316,4 @@ def _experiment(context: Context) -> str:
 
 
 def _train() -> dict[str, Any]:
-    return settings.read_object(os.environ.get(contract.ENV_CONFIG, ""))
+    return read_object(os.environ.get(contract.ENV_CONFIG, ""))

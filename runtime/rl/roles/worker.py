@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 
 from runtime.base.errors import SetupError
 from runtime.base.gpu_meter import GpuMeter, own_devices
+from runtime.base.methods import ImpalaConfig
 from runtime.base.metrics import Console, record
 from runtime.base.signals import Stop
-from runtime.exchange.inference.client import RemotePolicy
+from runtime.exchange.inference.wire import RemotePolicy
 from runtime.exchange.learner_client import LearnerClient
-from runtime.rl.algos.actor import NumpyActor
-from runtime.rl.algos.configs import ImpalaConfig
+from runtime.rl.algos.actor import CopyStates, NumpyActor
 from runtime.rl.algos.plan import Plan
-from runtime.rl.algos.recurrent.copy_states import CopyStates
 from runtime.rl.buffers.rollout_buffer import rollout_layout
 from runtime.rl.datasets.recorder import EpisodeRecorder
 from runtime.rl.envs.base import HoldsProcesses, VectorEnv, bare, closing_env

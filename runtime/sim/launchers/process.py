@@ -20,8 +20,14 @@ from typing import Any, Final
 
 from runtime.base import bounded_json, contract
 from runtime.sim.launchers import shim
-from runtime.sim.launchers.ports import PortLease
-from runtime.sim.launchers.simulator_process import Addresses, Cause, Failure, ProcessEnd, SimulatorHandle
+from runtime.sim.launchers.simulator_process import (
+    Addresses,
+    Cause,
+    Failure,
+    PortLease,
+    ProcessEnd,
+    SimulatorHandle,
+)
 from runtime.sim.spec import SimulatorSpec
 from runtime.sim.wire.errors import StartError
 

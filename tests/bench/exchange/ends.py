@@ -18,9 +18,9 @@ from runtime.exchange.protocol.messages import BUNDLE_BYTES, Hello, RingAccepted
 from runtime.exchange.protocol.segment_schema import Columns, Layout, SegmentField
 from runtime.exchange.segments import SegmentAllocator, SegmentBundle, gather
 from runtime.exchange.transport import curve_keys as keys
-from runtime.exchange.transport.shm_ring import RingWriter
+from runtime.exchange.transport.shared_memory import RingWriter
 from runtime.exchange.transport.sockets import PeerChannel, Port
-from runtime.rl.buffers.store_cuts import ConstantCut
+from runtime.rl.buffers.replay_state import ConstantCut
 from runtime.rl.roles.rate_limiter import RateLimiter
 
 F32, U8 = np.dtype(np.float32), np.dtype(np.uint8)

@@ -24,13 +24,11 @@ import numpy as np
 import zmq
 
 from runtime.base.addresses import parse
-from runtime.exchange.inference.client import RemotePolicy
-from runtime.exchange.inference.messages import Shapes, proof_of
 from runtime.exchange.inference.server import InferenceServer
-from runtime.exchange.inference.sockets import AnswerChannel, QuestionChannel
+from runtime.exchange.inference.wire import AnswerChannel, QuestionChannel, RemotePolicy, Shapes, proof_of
 from runtime.exchange.transport import curve_keys
 from runtime.rl.algos.actor import ActorShape, NumpyActor
-from runtime.rl.roles.inference_process import NumpyPolicy
+from runtime.rl.roles.remote_inference import NumpyPolicy
 from tests.fakes.faults import free_port
 
 SHAPE = ActorShape(33, 2, (64, 64), head="gaussian", activation="tanh")

@@ -24,14 +24,12 @@ import msgspec
 import numpy as np
 
 from runtime.base.addresses import parse
-from runtime.exchange.inference.client import RemotePolicy
-from runtime.exchange.inference.messages import proof_of
 from runtime.exchange.inference.process import InferenceProcess, InferenceProgram
-from runtime.exchange.inference.sockets import QuestionChannel
+from runtime.exchange.inference.wire import QuestionChannel, RemotePolicy, proof_of
 from runtime.exchange.policy_store import PolicyStore
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.roles.inference_process import InferenceSetup, NetworkSetup, shapes_of
 from runtime.rl.roles.launch_context import THREAD_VARIABLES
+from runtime.rl.roles.remote_inference import InferenceSetup, NetworkSetup, shapes_of
 
 CASES = {
     "vector": ActorShape(4, 2, (128, 128)),
@@ -47,7 +45,7 @@ def learn(shape: ActorShape, device: str, commands: Connection, *, is_learning: 
     """Update SAC until the other end sends a message; return the updates a second, 0 if it does not learn."""
     import torch
 
-    from runtime.rl.algos.configs import SACConfig
+    from runtime.base.methods import SACConfig
     from runtime.rl.algos.off_policy.sac import SAC
     from runtime.rl.buffers.replay import Batch
 

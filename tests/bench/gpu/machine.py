@@ -7,9 +7,8 @@ import platform
 
 import torch
 
+from runtime.rl.device.accelerator import DTYPES, DeviceMeter, set_float32_products
 from runtime.rl.device.captured import Captured
-from runtime.rl.device.precision import DTYPES, set_float32_products
-from runtime.rl.device.usage import DeviceMeter
 from tests.bench.gpu.measuring import Bench, await_device, call_seconds, show
 
 COPY_BYTES = 16 * 2**20

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from runtime.rl.device.usage import DeviceMeter
+from runtime.rl.device.accelerator import DeviceMeter
 
 LOOK_SECONDS = 0.1
 HEAD = "| measured | figures |\n| --- | --- |\n"

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from runtime.base.training import from_mapping
 from runtime.rl.algos.plan import assemble
 from runtime.rl.buffers.rollout_buffer import DeviceRollouts
 from runtime.rl.device.captured import Captured
@@ -23,7 +24,6 @@ from runtime.rl.envs.registry import make_device_env
 from runtime.rl.roles import ranks
 from runtime.rl.roles.device_collector import DeviceCollector, torch_arrays
 from runtime.rl.roles.launch_context import environment_plan, make_environment
-from runtime.rl.settings import from_mapping
 from tests.bench.gpu.measuring import Bench, await_device, call_seconds, show
 
 VIEW = {"observation": "view"}

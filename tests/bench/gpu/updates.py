@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from runtime.base.training import Settings, from_mapping
 from runtime.rl.algos.algorithm import Algorithm
 from runtime.rl.algos.method_config import ReplayConfig
 from runtime.rl.algos.off_policy.critics import ReplayMethod
@@ -26,7 +27,6 @@ from runtime.rl.buffers.priorities import LatePriorities
 from runtime.rl.buffers.replay import Batch, Replay
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
 from runtime.rl.device.staging import DeviceCopier, HostCopy
-from runtime.rl.settings import Settings, from_mapping
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from tests.bench.gpu.measuring import Bench, call_seconds, show
 

@@ -19,7 +19,7 @@ def test_updates_of_a_launch_are_nodes_of_one_graph_and_nothing_is_launched_betw
 ) -> None:
     """Besides the graph, one copy sends the rows (none by priority), and another keeps the statistics."""
     from runtime.rl.algos.off_policy.graph_updates import GraphUpdates
-    from runtime.rl.buffers.device_rows import DeviceRows
+    from runtime.rl.buffers.device_replay import DeviceRows
     from tests.fakes.cuda import kernels
     from tests.runtime.rl.algos.test_graph_updates import METHODS, PRIORITISED, SIZE, by_priority, filled
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.history import Departure, Happening, HistoryEntry, RunOutcome, happenings, summary
 from l2rtui.domain.snapshot import PodView
-from l2rtui.domain.status import Level
+from l2rtui.domain.status import KubeEvent, Level
 
 LEFT = Departure(1000.0, frozenset({"old"}))
 

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from l2rtui.domain.containers import (
-    GPU_TOLERATION,
-    Binding,
-    LabelRule,
-    Mount,
-    PodSettings,
-    Scheduling,
-    Security,
-    Toleration,
-)
+from l2rtui.domain.containers import GPU_TOLERATION, LabelRule, Mount, PodSettings, Scheduling, Security, Toleration
+from l2rtui.domain.kinds import Binding
 
 
 @pytest.mark.parametrize(

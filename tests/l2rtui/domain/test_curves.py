@@ -12,8 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l2rtui.domain.curves.chart import ChartSettings, CurveGroup, SeedCurve, chart, figures_of, grouped
-from l2rtui.domain.curves.columns import Grid, bridge, over_seeds, resample, smooth
+from l2rtui.domain.curves.chart import (
+    ChartSettings,
+    CurveGroup,
+    Grid,
+    SeedCurve,
+    bridge,
+    chart,
+    figures_of,
+    grouped,
+    over_seeds,
+    resample,
+    smooth,
+)
 from l2rtui.domain.curves.export import csv_text, svg_text
 from l2rtui.domain.curves.run_curve import MAX_FIGURES, MAX_VALUE, Axis, CurveRecord, RecordBatch, RunCurve
 from l2rtui.domain.curves.scale import (

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from l2rtui.domain.containers import Binding
 from l2rtui.domain.experiments import (
     RESAMPLES,
     ExperimentSummary,
@@ -23,6 +22,7 @@ from l2rtui.domain.experiments import (
     summarize,
 )
 from l2rtui.domain.history import spec_id
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.metrics import RunMetrics
 from l2rtui.domain.runstatus import Learning, LearningState
 from l2rtui.domain.snapshot import RunView

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from l2rtui.domain.containers import Binding, LabelRule, PodSettings, Scheduling, Toleration
+from l2rtui.domain.containers import LabelRule, PodSettings, Scheduling, Toleration
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.ledger import DeviceUsage, Holder, SlotState, build_ledger
 from l2rtui.domain.node import CPU, Gpu, GpuUse, Node, SlotId, Taint
 from l2rtui.domain.placement import (

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from l2rtui.domain.containers import Binding, PodSettings
+from l2rtui.domain.containers import PodSettings
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.ledger import DeviceUsage, build_ledger
 from l2rtui.domain.node import CPU, Gpu, Node, SlotId
 from l2rtui.domain.placement import Placement, Seat, place

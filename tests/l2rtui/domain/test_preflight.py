@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
-from l2rtui.domain.containers import Binding, PodSettings
+from l2rtui.domain.containers import PodSettings
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import CPU, Gpu, Node, SlotId
 from l2rtui.domain.placement import bound_to_cpu, parse_pins, place

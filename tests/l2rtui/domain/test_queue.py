@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from l2rtui.domain.containers import Binding, PodSettings
+from l2rtui.domain.containers import PodSettings
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.ledger import DeviceUsage, Holder, build_ledger
 from l2rtui.domain.node import CPU, Gpu, Node, SlotId
 from l2rtui.domain.placement import parse_pins

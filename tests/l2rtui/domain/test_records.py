@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.log import CommandOutput, LogLine, LogQuery
 from l2rtui.domain.simulator import Simulator
+from l2rtui.domain.status import KubeEvent
 from l2rtui.domain.volume import FileEntry, Volume
 
 

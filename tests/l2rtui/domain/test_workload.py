@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from l2rtui.domain.containers import Binding, PodSettings
+from l2rtui.domain.containers import PodSettings
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.workload import (
     MAX_NAME,
     MAX_SET_NAME,

@@ -18,8 +18,7 @@ from l2rtui.errors import BackendError, NotFoundError, UsageError
 from l2rtui.services import run_history
 from l2rtui.services.artifacts import choose, differences, resumed, root_of
 from runtime.base.object_store import open_store
-from runtime.rl.checkpoints.checkpoint_files import Checkpoints
-from runtime.rl.checkpoints.upload import Mirror
+from runtime.rl.checkpoints.checkpoint_files import Checkpoints, Mirror
 from tests.fakes.moto_server import moto_server
 from tests.l2rtui.backends.local.conftest import lab
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from l2rtui.domain.containers import Binding
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.preflight import Severity
 from l2rtui.domain.workload import Kind, Queue, QueueSystem, Resources, Role
 from l2rtui.errors import SpecError

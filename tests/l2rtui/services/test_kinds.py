@@ -7,7 +7,8 @@ import json
 import pytest
 import yaml
 
-from l2rtui.domain.containers import Binding, Mount, Security
+from l2rtui.domain.containers import Mount, Security
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.preflight import Severity
 from l2rtui.domain.workload import Kind, Program, RestartPolicy, Role
 from l2rtui.errors import SpecError

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from l2rtui.backends.common.refusals import SlotTakenError
 from l2rtui.backends.fake import FakeBackend
-from l2rtui.domain.containers import Binding, PodSettings
+from l2rtui.domain.containers import PodSettings
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.placement import PlacementPolicy, parse_pins
 from l2rtui.domain.preflight import Finding, Severity, refusals

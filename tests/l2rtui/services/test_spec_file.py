@@ -10,7 +10,8 @@ import jsonschema
 import pytest
 import yaml
 
-from l2rtui.domain.containers import Binding, LabelRule, Mount, Scheduling, Security, Toleration
+from l2rtui.domain.containers import LabelRule, Mount, Scheduling, Security, Toleration
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.placement import Pin, PlacementPolicy
 from l2rtui.domain.workload import Kind, Queue, QueueSystem, RestartPolicy, Role
 from l2rtui.errors import SpecError

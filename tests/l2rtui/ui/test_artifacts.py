@@ -12,8 +12,7 @@ import pytest
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.config import user_name
 from runtime.base.object_store import open_store
-from runtime.rl.checkpoints.checkpoint_files import Checkpoints
-from runtime.rl.checkpoints.upload import Mirror
+from runtime.rl.checkpoints.checkpoint_files import Checkpoints, Mirror
 
 SECOND = "ckpt-0000000020-000000000200"
 

@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.backends.recorded.backend import ReplayBackend
-from l2rtui.backends.recorded.recorder import BackendRecorder
+from l2rtui.backends.recorded.recording import BackendRecorder
 from l2rtui.config import Settings, user_name
 from l2rtui.domain.change import apply
 from l2rtui.domain.log import LogQuery

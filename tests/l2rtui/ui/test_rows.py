@@ -8,14 +8,13 @@ from itertools import compress
 import pytest
 from msgspec.structs import replace
 
-from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.log import LogLine
 from l2rtui.domain.metrics import PodMetrics, RunMetrics
 from l2rtui.domain.node import Gpu, GpuShare, GpuUse, Node
 from l2rtui.domain.runstatus import Learning, LearningState
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView, SetView
-from l2rtui.domain.status import Phase
+from l2rtui.domain.status import KubeEvent, Phase
 from l2rtui.domain.workload import Role
 from l2rtui.ui.state.record_ages import NOT_READ, RecordAges
 from l2rtui.ui.state.snapshot_index import SnapshotIndex

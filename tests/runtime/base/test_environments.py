@@ -9,12 +9,12 @@ import pytest
 import runtime.rl.envs.racing_gym  # noqa: F401  (registers its id)
 from runtime.base import environments
 from runtime.base.environments import data_shape, is_possible, suggestion
+from runtime.base.training import Settings
 from runtime.rl.envs.gym import GymVectorEnv
 from runtime.rl.envs.l2r import L2RVectorEnv
 from runtime.rl.envs.l2r_gym import CAMERA
 from runtime.rl.envs.l2r_options import L2ROptions
 from runtime.rl.envs.registry import DEVICE_ENVS, VECTOR_ENVS, make_vector_env
-from runtime.rl.settings import Settings
 from runtime.sim.wire.protocol import POSE_VALUES
 
 

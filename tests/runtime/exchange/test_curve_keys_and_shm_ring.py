@@ -22,8 +22,7 @@ from runtime.exchange.transport.curve_keys import (
     SERVER_SECRET,
     KeysError,
 )
-from runtime.exchange.transport.shared_memory import HEAD_BYTES, SharedMemoryError
-from runtime.exchange.transport.shm_ring import RingReader, RingWriter
+from runtime.exchange.transport.shared_memory import HEAD_BYTES, RingReader, RingWriter, SharedMemoryError
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="sealed memory files are Linux's")

@@ -17,27 +17,28 @@ import zmq
 from runtime.base import contract
 from runtime.base.addresses import Endpoint, EndpointError, parse
 from runtime.base.errors import SetupError
-from runtime.exchange.inference.client import RemotePolicy
-from runtime.exchange.inference.messages import (
+from runtime.base.training import from_mapping
+from runtime.exchange.inference.server import InferenceServer, PolicyNetwork
+from runtime.exchange.inference.wire import (
+    AnswerChannel,
     NoQuestionError,
+    QuestionChannel,
+    RemotePolicy,
     Shapes,
+    address_of,
     encode_answer,
     encode_question,
     proof_of,
     read_answer,
     read_question,
 )
-from runtime.exchange.inference.server import InferenceServer, PolicyNetwork
-from runtime.exchange.inference.sockets import AnswerChannel, QuestionChannel, address_of
 from runtime.exchange.policy_store import PolicyStore
 from runtime.exchange.transport import curve_keys
 from runtime.rl.algos.actor import ActorShape, NumpyActor
 from runtime.rl.algos.device_actor import DeviceActor
 from runtime.rl.algos.plan import make_plan
-from runtime.rl.roles.inference_process import NumpyPolicy
 from runtime.rl.roles.launch_context import Context
-from runtime.rl.roles.remote_inference import remote_inference
-from runtime.rl.settings import from_mapping
+from runtime.rl.roles.remote_inference import NumpyPolicy, remote_inference
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from tests.runtime.conftest import RunUnderTest
 

@@ -19,17 +19,15 @@ import pytest
 from runtime.base import contract
 from runtime.base.addresses import parse
 from runtime.base.errors import FailedError
+from runtime.base.training import from_mapping
 from runtime.exchange.inference import process as inference_process
-from runtime.exchange.inference.client import RemotePolicy
-from runtime.exchange.inference.messages import proof_of
 from runtime.exchange.inference.process import InferenceProcess, InferenceProgram, Lifeline, how_it_ended
-from runtime.exchange.inference.sockets import QuestionChannel
+from runtime.exchange.inference.wire import QuestionChannel, RemotePolicy, proof_of
 from runtime.exchange.policy_store import PolicyStore
 from runtime.exchange.transport import curve_keys
 from runtime.rl.algos.actor import ActorShape, NumpyActor
-from runtime.rl.roles.inference_process import InferenceSetup, NetworkSetup, batch_sizes, shapes_of
 from runtime.rl.roles.launch_context import environment_plan, make_environment
-from runtime.rl.settings import from_mapping
+from runtime.rl.roles.remote_inference import InferenceSetup, NetworkSetup, batch_sizes, shapes_of
 from tests.runtime.conftest import RunUnderTest
 
 pytestmark = [

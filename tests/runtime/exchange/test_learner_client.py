@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from runtime.base.addresses import Endpoint, parse
 from runtime.base.metrics import Console
 from runtime.base.signals import Stop
+from runtime.base.training import Settings
 from runtime.exchange import learner_client
 from runtime.exchange.learner_client import LearnerClient
 from runtime.exchange.learner_server import LearnerServer
-from runtime.exchange.machines.member_state import SessionTerms
-from runtime.exchange.machines.sequence_ledger import Totals
+from runtime.exchange.machines.member_state import SessionTerms, Totals
 from runtime.exchange.policy_store import F4
 from runtime.exchange.protocol.framing import SegmentArena
 from runtime.exchange.protocol.messages import Get, Trajectory
@@ -34,7 +34,6 @@ from runtime.rl.buffers.replay import Replay
 from runtime.rl.roles.launch_context import Context, environment_plan, make_environment
 from runtime.rl.roles.rate_limiter import RateLimiter
 from runtime.rl.roles.worker import RolloutWorker
-from runtime.rl.settings import Settings
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs sealed memory files"),

@@ -25,9 +25,8 @@ from runtime.exchange.machines.events import (
     Send,
     Ticked,
 )
-from runtime.exchange.machines.member_state import PINGS_PER_SECOND, SessionTerms
+from runtime.exchange.machines.member_state import MAX_OPEN_ACCOUNTS, PINGS_PER_SECOND, Accounts, SessionTerms
 from runtime.exchange.machines.membership import MOST_ANNOUNCED, Membership
-from runtime.exchange.machines.sequence_ledger import MAX_OPEN_ACCOUNTS, Accounts
 from runtime.exchange.protocol.messages import (
     BUNDLE_BYTES,
     Ack,

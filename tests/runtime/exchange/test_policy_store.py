@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from runtime.exchange.policy_store import BF2, F4, LARGE_BYTES, PolicyStore, checksum, load, to_bf2
 from runtime.exchange.protocol.messages import Current, Get, Refused, SharedWeights, Weights
 from runtime.exchange.transport import shared_memory
-from runtime.exchange.transport.shared_memory import SharedMemoryError
-from runtime.exchange.transport.shm_weights import SHARED_WEIGHTS_BYTES, SharedWeightsReader
+from runtime.exchange.transport.shared_memory import SHARED_WEIGHTS_BYTES, SharedMemoryError, SharedWeightsReader
 
 
 def loaded(codec: str, raw: memoryview, floats: int) -> NDArray[np.float32]:

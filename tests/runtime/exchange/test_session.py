@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from runtime.base.contract import PROTOCOL_VERSION
 from runtime.exchange.machines.events import Arrived, Keep, Saved, Send, Ticked
-from runtime.exchange.machines.member_state import MOST_PING_SECONDS, SessionTerms
+from runtime.exchange.machines.member_state import MOST_PING_SECONDS, Accounts, SessionTerms
 from runtime.exchange.machines.membership import Membership
-from runtime.exchange.machines.sequence_ledger import Accounts
 from runtime.exchange.machines.session import APART_BYTES, PeerSession, SessionConfig
 from runtime.exchange.protocol.framing import SegmentArena
 from runtime.exchange.protocol.messages import (

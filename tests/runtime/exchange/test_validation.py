@@ -10,8 +10,16 @@ from hypothesis import strategies as st
 from runtime.exchange.protocol.framing import SegmentArena
 from runtime.exchange.protocol.messages import SegmentRows, Trajectory
 from runtime.exchange.protocol.segment_schema import Layout, SegmentField
-from runtime.exchange.segments import SLAB_BYTES, SegmentAllocator, SegmentBundle, gather
-from runtime.exchange.validation import RECENT_EPISODES, EpisodeReturns, FiniteCheck, PolicyLag
+from runtime.exchange.segments import (
+    RECENT_EPISODES,
+    SLAB_BYTES,
+    EpisodeReturns,
+    FiniteCheck,
+    PolicyLag,
+    SegmentAllocator,
+    SegmentBundle,
+    gather,
+)
 
 LAYOUT = Layout(
     (

@@ -23,7 +23,7 @@ from runtime.base.errors import FailedError, InterruptedWorkError, SetupError
 from runtime.base.metrics import Console
 from runtime.base.signals import Stop
 from runtime.jobs.datasets import cifar, digits
-from runtime.jobs.fetch import download, sources
+from runtime.jobs.fetch import download
 from runtime.jobs.fetch.download import Download, fetch
 from runtime.jobs.fetch.unpack import unpack
 from tests.fakes.moto_server import moto_server
@@ -117,7 +117,7 @@ def _no_long_pauses(monkeypatch):
 
 def fetched(url: str, dest: Path, sha256: str = SUM) -> list[int]:
     seen: list[int] = []
-    Download(sources.parse(url), dest, sha256, lambda size, _: seen.append(size), Stop()).run()
+    Download(download.source_of(url), dest, sha256, lambda size, _: seen.append(size), Stop()).run()
     return seen
 
 
@@ -141,7 +141,7 @@ def test_a_server_that_cannot_go_on_is_asked_for_all_of_it(server, tmp_path, wha
         stop.reason = "SIGTERM"
 
     with pytest.raises(InterruptedWorkError, match="ended by SIGTERM"):
-        Download(sources.parse(server.url), tmp_path / "data.bin", SUM, halt, stop).run()
+        Download(download.source_of(server.url), tmp_path / "data.bin", SUM, halt, stop).run()
     assert not (tmp_path / "data.bin").exists()
     server.cut_after = None
     match what:
@@ -229,7 +229,7 @@ def test_a_program_in_a_bucket_is_fetched_and_run(bucket, programs):
 
 def test_the_rest_of_an_object_is_asked_for_while_it_is_the_same(bucket):
     bucket.put_object(Bucket="programs", Key="data.bin", Body=BODY)
-    source = sources.parse("s3://programs/data.bin")
+    source = download.source_of("s3://programs/data.bin")
     whole = source.open(0, "")
     whole.stream.close()
     rest = source.open(len(BODY) - 10, whole.version)
@@ -281,11 +281,11 @@ def test_wrong_use_is_a_sentence(programs, words, sentence):
 
 
 def test_a_source_is_an_address_or_a_path():
-    assert sources.parse("s3://bucket/folder/key.bin").display_url == "s3://bucket/folder/key.bin"
-    assert sources.parse("file:///tmp/a%20b").display_url == "/tmp/a b"
+    assert download.source_of("s3://bucket/folder/key.bin").display_url == "s3://bucket/folder/key.bin"
+    assert download.source_of("file:///tmp/a%20b").display_url == "/tmp/a b"
     for wrong in ("s3://bucket", "s3:///key", "http://", "http://[broken/x"):
         with pytest.raises(SetupError):
-            sources.parse(wrong)
+            download.source_of(wrong)
 
 
 # --- archives ---------------------------------------------------------------------------------------------

@@ -18,8 +18,7 @@ from runtime.base.metrics import Console
 from runtime.jobs.elastic import rendezvous_handler
 from runtime.jobs.elastic.node import node_folder
 from runtime.jobs.elastic.plan import ElasticPlan
-from runtime.jobs.elastic.rendezvous_handler import GivenUpError, RendezvousHandler
-from runtime.jobs.elastic.rendezvous_session import RendezvousSession
+from runtime.jobs.elastic.rendezvous_handler import GivenUpError, RendezvousHandler, RendezvousSession
 from runtime.jobs.elastic.round_state import FAILED, FINISHED
 from runtime.jobs.elastic.shared_values import MemoryValues
 from tests.runtime.programs import wait_for

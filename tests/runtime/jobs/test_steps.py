@@ -9,7 +9,7 @@ import pytest
 
 from runtime.base import contract
 from runtime.base.errors import SetupError
-from runtime.jobs.steps.run import StepMarkers, checked_name
+from runtime.jobs.steps import StepMarkers, checked_name
 from tests.runtime.programs import Programs, wait_for
 from tests.tiers import starts_processes
 

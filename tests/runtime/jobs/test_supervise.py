@@ -11,7 +11,7 @@ import pytest
 
 from runtime.base import contract
 from runtime.base.errors import FailedError
-from runtime.jobs.supervise.supervisor import ask_to_kill, worker_environment
+from runtime.jobs.supervise import ask_to_kill, worker_environment
 from tests.runtime.programs import Programs, wait_for
 from tests.tiers import starts_processes
 

@@ -14,9 +14,8 @@ import pytest
 from runtime.base import contract
 from runtime.base.errors import SetupError
 from runtime.base.presets import RACING
-from runtime.rl import settings
+from runtime.base.training import Settings, SettingsError, describe, from_mapping, parse
 from runtime.rl.roles.launch_context import Context
-from runtime.rl.settings import Settings, SettingsError
 
 ROOT = Path(__file__).parents[3]
 DEFAULTS = replace(Settings(), sac=RACING["sac"])
@@ -36,15 +35,15 @@ def l2r(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_defaults_are_valid_and_every_setting_is_explained() -> None:
-    assert settings.parse("") == settings.from_mapping({}) == DEFAULTS
-    described = list(settings.describe(Settings()))
+    assert parse("") == from_mapping({}) == DEFAULTS
+    described = list(describe(Settings()))
     assert [name for name, _, _ in described] == [each.name for each in fields(Settings)]
     assert all(len(meaning.split()) > 2 for _, _, meaning in described)
 
 
 def test_settings_survive_json() -> None:
-    text = "{" + ", ".join(f'"{name}": {value}' for name, value, _ in settings.describe(Settings())) + "}"
-    assert settings.parse(text) == DEFAULTS
+    text = "{" + ", ".join(f'"{name}": {value}' for name, value, _ in describe(Settings())) + "}"
+    assert parse(text) == DEFAULTS
 
 
 @pytest.mark.parametrize(
@@ -68,20 +67,20 @@ def test_settings_survive_json() -> None:
 )
 def test_a_wrong_setting_is_a_sentence(given: dict[str, object], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
-        settings.from_mapping(given)
+        from_mapping(given)
 
 
 @pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
 def test_what_is_no_number_to_train_with_is_refused_wherever_it_stands(number: str) -> None:
     for text in (f'{{"updates_per_step": {number}}}', f'{{"sac": {{"target_entropy": {number}}}}}'):
         with pytest.raises(SettingsError, match=f"hold {number}, which is no number"):
-            settings.parse(text)
+            parse(text)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "[" * 100_000, "1"])
 def test_what_is_no_object_is_a_sentence(text: str) -> None:
     with pytest.raises(SettingsError, match="JSON"):
-        settings.parse(text)
+        parse(text)
 
 
 @pytest.mark.parametrize(

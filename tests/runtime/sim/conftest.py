@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from runtime.sim.launchers.ports import PortLease
-from runtime.sim.launchers.simulator_process import Addresses
+from runtime.sim.launchers.simulator_process import Addresses, PortLease
 from tests.tiers import starts_processes
 
 ROOT = Path(__file__).parents[3]

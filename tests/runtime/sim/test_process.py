@@ -25,9 +25,8 @@ import pytest
 from runtime.base import contract
 from runtime.sim.control.supervisor import SimulatorSupervisor
 from runtime.sim.launchers import shim
-from runtime.sim.launchers.ports import PortLease
 from runtime.sim.launchers.process import SimulatorProcess
-from runtime.sim.launchers.simulator_process import Cause
+from runtime.sim.launchers.simulator_process import Cause, PortLease
 from runtime.sim.spec import SimulatorSpec
 from runtime.sim.wire.errors import BudgetError, LostError, SimulatorSpecError, StartError
 from tests.runtime.sim.conftest import ROOT, carrying, eventually
@@ -415,7 +414,7 @@ def test_port_sets_never_clash_and_come_back_when_their_owner_dies():
         used = [port for lease in leases for port in range(lease.ports.base, lease.ports.base + 80)]
         assert len(used) == len(set(used))
         script = (
-            "from runtime.sim.launchers.ports import PortLease as P\n"
+            "from runtime.sim.launchers.simulator_process import PortLease as P\n"
             "p = P.acquire(); print(p.ports.base, flush=True); input()"
         )
         child = subprocess.Popen(

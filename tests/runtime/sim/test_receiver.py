@@ -12,7 +12,7 @@ from contextlib import closing
 
 import pytest
 
-from runtime.sim.launchers.ports import PortLease
+from runtime.sim.launchers.simulator_process import PortLease
 from runtime.sim.wire import protocol
 from runtime.sim.wire.errors import SimulatorError
 from runtime.sim.wire.udp_io import Observations, Receiver

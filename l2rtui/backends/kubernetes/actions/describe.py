@@ -26,11 +26,10 @@ from l2rtui.backends.kubernetes.api.structs import (
     epoch,
 )
 from l2rtui.backends.kubernetes.state import pod_reason
-from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.node import Node
 from l2rtui.domain.secret import is_secret_variable
 from l2rtui.domain.snapshot import PodView, RunView
-from l2rtui.domain.status import exit_text
+from l2rtui.domain.status import KubeEvent, exit_text
 from l2rtui.errors import NotFoundError
 from runtime.base import bounded_json
 

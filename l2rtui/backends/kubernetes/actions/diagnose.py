@@ -3,6 +3,9 @@
 An administrator can disable the variables (``accept-nvidia-visible-devices-envvar-when-unprivileged`` of NVIDIA's
 container runtime); pods then run without a GPU and without an error. Only a pod can detect that, so a probe pod
 with the configured image is created on a node with GPUs, and always deleted afterwards.
+
+Permissions are checked on the server, also before an action is attempted. Each check is a SelfSubjectAccessReview,
+which every user may create (``system:basic-user``).
 """
 
 from __future__ import annotations
@@ -10,13 +13,14 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, Final
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.actions import slot_races
 from l2rtui.backends.kubernetes.actions.capacity_checks import quota_usage
-from l2rtui.backends.kubernetes.actions.permissions import missing_rights
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.api.resources import KINDS
@@ -26,6 +30,43 @@ from l2rtui.backends.kubernetes.manifests.pod_parts import helper_pod
 from l2rtui.backends.kubernetes.rights import Right, RightRow, RoleScope, needed, role_hint, rows_of
 from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.preflight import Finding, Severity
+
+ACTIONS: Final = ("launch", "kill", "scale", "destroy", "exec", "forward", "reserve")
+"""Actions that the app disables if a permission is missing."""
+NEEDS: Final[Mapping[str, tuple[Right, ...]]] = MappingProxyType(
+    {action: needed((RoleScope.RESEARCHER,), action) for action in ACTIONS}
+)
+"""Permissions that each action needs in addition to a viewer's."""
+
+
+async def missing_rights(api: Api, rights: Sequence[Right], namespace: str | None) -> list[Right]:
+    """Return the permissions that the user lacks, in their order.
+
+    Args:
+        namespace: None checks all namespaces.
+
+    Raises:
+        ApiError: The server does not respond.
+    """
+    permitted = await asyncio.gather(
+        *(api.can(right.verb, right.kind, namespace, subresource=right.subresource) for right in rights)
+    )
+    return [right for right, is_permitted in zip(rights, permitted, strict=True) if not is_permitted]
+
+
+async def denied(api: Api, namespace: str) -> dict[str, str]:
+    """Return why actions are not permitted, by name; permitted actions are left out. Raises ApiError without a
+    response.
+    """
+    # Several actions need the same permission: each is checked once.
+    needed = list(dict.fromkeys(need for needs in NEEDS.values() for need in needs))
+    missing = set(await missing_rights(api, needed, namespace))
+    return {
+        action: f"in {namespace} you may not {', '.join(str(need) for need in needs if need in missing)}"
+        for action, needs in NEEDS.items()
+        if missing.intersection(needs)
+    }
+
 
 PROBE_SECONDS: Final = 60.0
 # Prefix of the probe's own lines: images may print a banner before the command runs.

@@ -16,8 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from l2rtui.backends.common.refusals import run_exists
-from l2rtui.backends.common.slot_check import refuse_taken_slots
+from l2rtui.backends.common.refusals import refuse_taken_slots, run_exists
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.actions import network_policies, slot_races, workdirs
 from l2rtui.backends.kubernetes.actions.run_object import is_being_destroyed, owner_reference

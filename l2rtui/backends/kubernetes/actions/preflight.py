@@ -13,22 +13,16 @@ from contextlib import suppress
 from typing import Any, Final
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.actions import (
-    capacity_checks,
-    network_policies,
-    pod_checks,
-    slot_races,
-    workdirs,
-)
-from l2rtui.backends.kubernetes.actions.permissions import missing_rights
+from l2rtui.backends.kubernetes.actions import capacity_checks, network_policies, slot_races, workdirs
+from l2rtui.backends.kubernetes.actions.diagnose import missing_rights
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.api.resources import kind_of
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.backends.kubernetes.extended_resources import is_countable
-from l2rtui.backends.kubernetes.manifests import gang, gpu_binding, render, sidecars
+from l2rtui.backends.kubernetes.manifests import gpu_binding, render, scheduling, sidecars
 from l2rtui.backends.kubernetes.rights import Right, role_hint
-from l2rtui.domain.containers import Binding
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.node import Node
 from l2rtui.domain.placement import obstacle
 from l2rtui.domain.plan import LaunchPlan, RunPlan
@@ -70,7 +64,7 @@ async def check_queues(api: Api, plan: LaunchPlan, namespace: str) -> Iterable[F
 
 def _not_jobs(run: RunPlan) -> Iterator[Finding]:
     """Refuse the sets of a run with a JobSet that would not be Jobs."""
-    if not gang.is_job_set(run.spec):
+    if not scheduling.is_job_set(run.spec):
         return
     for set_spec in run.spec.sets:
         if render.controller_kind(set_spec) != "Job":
@@ -83,9 +77,9 @@ _IN_YAML: Final = f" (in Kubernetes YAML the label {labels.KUEUE_QUEUE})"
 
 
 async def _problem(api: Api, queue: Queue, namespace: str) -> Finding | None:
-    group = gang.API_GROUPS[queue.by]
-    if queue.by is QueueSystem.KUEUE and api.server_version < gang.GATES_SINCE:
-        needed, present = (".".join(map(str, version)) for version in (gang.GATES_SINCE, api.server_version))
+    group = scheduling.QUEUE_API_GROUPS[queue.by]
+    if queue.by is QueueSystem.KUEUE and api.server_version < scheduling.GATES_SINCE:
+        needed, present = (".".join(map(str, version)) for version in (scheduling.GATES_SINCE, api.server_version))
         sentence = f"Kueue holds pods back by scheduling gates, of Kubernetes {needed}; this server is {present}"
         hint = f"Leave out queue{_IN_YAML}, or choose volcano or coscheduling."
         return Finding(Severity.REFUSAL, "queue", sentence, hint)
@@ -115,7 +109,7 @@ def _explained(plan: LaunchPlan, queue: Queue) -> Iterator[Finding]:
         if run.spec.queue == queue:
             name = f" through {queue.name}" if queue.name else ""
             sentence = f"all {len(run.pods)} pods start together, when {queue.by} admits them{name}"
-            if gang.is_job_set(run.spec):
+            if scheduling.is_job_set(run.spec):
                 sentence = f"its Jobs are made as one JobSet{f', when Kueue admits it{name}' if name else ''}"
             yield Finding(Severity.OK, run.spec.name, sentence)
 
@@ -145,11 +139,11 @@ async def check_plan(context: ClusterContext, plan: LaunchPlan) -> tuple[Finding
         for run, manifests in zip(plan.runs, rendered, strict=True)
         for manifest in render.as_sent(run, manifests)
     ]
-    findings += pod_checks.check_templates(plan, objects)
-    findings += pod_checks.check_host_ports(plan, objects)
-    findings += pod_checks.explain_runtime(plan, snapshot.nodes, server, context.settings.runtime_class)
-    findings += pod_checks.explain_host_folders(plan)
-    findings += pod_checks.explain_claims(plan, admits_root=server.admits_root)
+    findings += capacity_checks.check_templates(plan, objects)
+    findings += capacity_checks.check_host_ports(plan, objects)
+    findings += capacity_checks.explain_runtime(plan, snapshot.nodes, server, context.settings.runtime_class)
+    findings += capacity_checks.explain_host_folders(plan)
+    findings += capacity_checks.explain_claims(plan, admits_root=server.admits_root)
     parts: list[Awaitable[Iterable[Finding]]] = [
         _rights(api, sent, namespace),
         _dry_run(api, sent, list(_pods(objects)), namespace, snapshot),
@@ -270,7 +264,6 @@ async def _rights(api: Api, objects: Sequence[Manifest], namespace: str) -> Iter
 async def _dry_run(
     api: Api, objects: Sequence[Manifest], pods: Sequence[Manifest], namespace: str, snapshot: ClusterSnapshot
 ) -> Iterable[Finding]:
-    """Send every object, and one pod of each set, as a dry run."""
     existing_runs = {run.name for run in snapshot.runs.values()}
     may_try = await api.can("create", "Pod", namespace)
     pods = pods if may_try else []
@@ -337,14 +330,14 @@ async def _dry_run_object(api: Api, manifest: Manifest) -> Finding | None:
                     manifest["kind"], manifest["metadata"].get("namespace") or api.namespace, name
                 )
             return _name_taken(manifest["kind"], name, existing or {})
-        if error.is_not_found and manifest["kind"] in gang.KINDS and "page not found" in error.detail:
+        if error.is_not_found and manifest["kind"] in scheduling.GANG_KINDS and "page not found" in error.detail:
             return None  # the cluster does not serve this kind, which check_queues() reports
         # A webhook that does not support dry runs reports that; it says nothing about the object.
         if "dry run" in error.detail or error.is_unreachable or error.status >= 500:
             return Finding(Severity.WARNING, subject, f"{manifest['kind']}s could not be tried: {error.detail}")
         detail = "" if error.missing else error.detail  # a missing permission has its own, shorter sentence
         return Finding(Severity.REFUSAL, subject, (detail or error.message).rstrip("."), error.hint)
-    return pod_checks.check_dropped(subject, manifest, created)
+    return capacity_checks.check_dropped(subject, manifest, created)
 
 
 def _pods(objects: Iterable[Manifest]) -> Iterable[Manifest]:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from l2rtui.backends.base import RunPlace
-from l2rtui.backends.common import stored_spec
+from l2rtui.backends.common import run_specs
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
@@ -39,7 +39,7 @@ def decode_spec(config_map: Manifest) -> RunSpec:
         BackendError: It has no spec, or a spec of another version of l2rtui.
     """
     try:
-        return stored_spec.decode((config_map.get("data") or {})[labels.SPEC_KEY])
+        return run_specs.decode((config_map.get("data") or {})[labels.SPEC_KEY])
     except (KeyError, ValueError, TypeError) as error:
         name = (config_map.get("metadata") or {}).get("name", "")
         raise BackendError(f"ConfigMap {name} holds no spec that this version reads: {error}.") from error

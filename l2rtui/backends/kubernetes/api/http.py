@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
 from l2rtui import __version__
+from l2rtui.backends.kubernetes.api.connectors import OpenSockets, check_proxy, environment_proxy
 from l2rtui.backends.kubernetes.api.credentials import Credentials, make_credentials
 from l2rtui.backends.kubernetes.api.errors import (
     ApiError,
@@ -30,8 +31,6 @@ from l2rtui.backends.kubernetes.api.errors import (
 from l2rtui.backends.kubernetes.api.kubeconfig import Access
 from l2rtui.backends.kubernetes.api.library_import import import_session, imported_session
 from l2rtui.backends.kubernetes.api.login import ApiLogin
-from l2rtui.backends.kubernetes.api.proxies import check_proxy, environment_proxy
-from l2rtui.backends.kubernetes.api.sockets import OpenSockets
 from l2rtui.backends.kubernetes.api.transport import (
     Answer,
     HandshakeError,
@@ -289,13 +288,11 @@ class Connection:
         return self._session
 
     def _headers(self) -> list[tuple[str, str]]:
-        """Return the headers of all requests."""
         encoding = ("Accept-Encoding", self._encoding)
         agent = ("User-Agent", f"{FIELD_MANAGER}/{__version__}")
         return [*self.access.user.impersonate, ("Accept", JSON), encoding, agent]
 
     async def _error(self, request: RequestInfo, answer: Answer) -> ApiError:
-        """Read the error of a response."""
         body = b""
         while len(body) < _MOST_OF_ERROR and (part := await answer.read_some()):
             body += part

@@ -143,7 +143,6 @@ class _PageRequests(Generic[T]):
         return bool(self._pending)
 
     def request_page(self, query: dict[str, str]) -> None:
-        """Request one more page."""
         query = {**self._scope.query, **query}
         answer = self._api.request(
             "GET", self._scope.path, query=query, timeout_seconds=self._seconds, on_start=self._on_first_bytes
@@ -171,7 +170,6 @@ class _PageRequests(Generic[T]):
         return page
 
     async def close(self) -> None:
-        """Cancel all pending requests."""
         for task in self._pending:
             task.cancel()
         await asyncio.gather(*self._pending, return_exceptions=True)

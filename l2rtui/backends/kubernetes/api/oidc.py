@@ -32,9 +32,9 @@ from urllib.parse import quote_plus
 import yaml
 from msgspec.structs import replace
 
+from l2rtui.backends.kubernetes.api.connectors import environment_proxy, http_proxy
 from l2rtui.backends.kubernetes.api.kubeconfig import Oidc
 from l2rtui.backends.kubernetes.api.login import ApiLogin, login_error
-from l2rtui.backends.kubernetes.api.proxies import environment_proxy, http_proxy
 from runtime.base import bounded_json
 from runtime.base.atomic_files import write_atomic
 

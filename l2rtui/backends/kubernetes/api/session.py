@@ -26,12 +26,16 @@ from msgspec.structs import replace
 from multidict import CIMultiDict
 from yarl import URL
 
-from l2rtui.backends.kubernetes.api.connectors import make_connector
+from l2rtui.backends.kubernetes.api.connectors import (
+    OpenSockets,
+    authority_error,
+    http_proxy,
+    load_certificate,
+    make_connector,
+)
 from l2rtui.backends.kubernetes.api.credentials import Credentials
 from l2rtui.backends.kubernetes.api.kubeconfig import Access
 from l2rtui.backends.kubernetes.api.login import ApiLogin, Confidential
-from l2rtui.backends.kubernetes.api.proxies import http_proxy
-from l2rtui.backends.kubernetes.api.sockets import OpenSockets, authority_error, load_certificate
 from l2rtui.backends.kubernetes.api.transport import (
     CUT,
     Answer,

@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 
 import h11
 
+from l2rtui.backends.kubernetes.api.connectors import OpenSockets, load_certificate, make_tls
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.api.kubeconfig import Access
 from l2rtui.backends.kubernetes.api.login import ApiLogin
-from l2rtui.backends.kubernetes.api.sockets import OpenSockets, load_certificate, make_tls
 
 Headers = Sequence[tuple[str, str]]
 CUT: Final = "the connection was cut"
@@ -191,7 +191,6 @@ class LeanTransport:
         return None
 
     async def _connected(self, login: ApiLogin, limits: TimeLimits) -> _Link:
-        """Open a connection."""
         # A dependency of aiohttp, which is not imported for it.
         from aiohappyeyeballs import start_connection
 
@@ -278,7 +277,6 @@ class _Link:
         return event
 
     async def receive(self) -> h11.Event:
-        """Return the next event of the response."""
         while (event := self.protocol.next_event()) is h11.NEED_DATA:
             self.protocol.receive_data(await self.reader.read(_BUFFER))
         return cast("h11.Event", event)

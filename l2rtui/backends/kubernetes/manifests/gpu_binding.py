@@ -26,7 +26,7 @@ from msgspec import Struct, field
 
 from l2rtui.backends.kubernetes.extended_resources import SHARED, WHOLE
 from l2rtui.backends.kubernetes.labels import HAMI_GPU_UUID, slot_lease
-from l2rtui.domain.containers import Binding
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.plan import PodPlan, RunPlan
 from l2rtui.domain.preflight import Finding, Severity

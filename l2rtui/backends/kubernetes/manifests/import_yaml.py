@@ -23,7 +23,8 @@ from l2rtui.backends.kubernetes.extended_resources import is_countable
 from l2rtui.backends.kubernetes.manifests import import_fields, import_services, scheduling
 from l2rtui.backends.kubernetes.manifests.gpu_binding import CUDA, DEVICE_VARIABLES, NVIDIA, WHOLE_GPU
 from l2rtui.backends.kubernetes.manifests.import_fields import items, mapping, named
-from l2rtui.domain.containers import Binding, PodSettings, Scheduling, Security
+from l2rtui.domain.containers import PodSettings, Scheduling, Security
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.quantity import counted, parse_bytes, parse_cores, parse_quantity
 from l2rtui.domain.workload import (
@@ -681,7 +682,6 @@ def _metadata(document: Any) -> dict[str, Any]:
 
 
 def _labels(document: dict[str, Any]) -> dict[str, str]:
-    """Return labels of the pods of a workload."""
     source = document if document["kind"] == "Pod" else mapping(mapping(document, "spec"), "template")
     return {str(key): str(value) for key, value in mapping(_metadata(source), "labels").items()}
 

@@ -13,13 +13,11 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from l2rtui.backends.common.run_variables import has_peers, joined_variables, peer_variables, watch_variables
+from l2rtui.backends.common.run_specs import has_peers, joined_variables, peer_variables, watch_variables
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.extended_resources import MIG, WHOLE
 from l2rtui.backends.kubernetes.manifests import (
-    gang,
     gpu_binding,
-    host_folders,
     import_fields,
     import_services,
     import_yaml,
@@ -36,7 +34,8 @@ from l2rtui.backends.kubernetes.manifests.pod_parts import (
     restricted_container,
     restricted_pod,
 )
-from l2rtui.domain.containers import GPU_TOLERATION, Binding, Mount, PodSettings, Security
+from l2rtui.domain.containers import GPU_TOLERATION, Mount, PodSettings, Security
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.node import CPU
 from l2rtui.domain.plan import PodPlan, RunPlan
 from l2rtui.domain.sidecar import sidecar_of
@@ -87,7 +86,7 @@ def pod_template(
     """
     pod = pods[0]
     bound = gpu_binding.bind(run, pod, server.cuda)
-    together = gang.fields(run)
+    together = scheduling.gang_fields(run)
     own_labels = {**own_labels, **together.labels}
     annotations = {**annotations, **bound.annotations, **together.annotations}
     if pod.set_spec.template:
@@ -122,7 +121,7 @@ def _own_spec(run: RunPlan, pods: Sequence[PodPlan], bound: GpuBinding, server: 
         **_pod_security(settings),
         **_runtime(pod, server),
     }
-    prepare = host_folders.preparing(pod.set_spec, container, admits_root=server.admits_root)
+    prepare = pod_parts.preparing(pod.set_spec, container, admits_root=server.admits_root)
     own_code = workdirs.preparing(run, pod.set_spec, container)
     if init := [*prepare, *pod_parts.fetching(pod.set_spec, container), *own_code]:
         spec["initContainers"] = init

@@ -126,7 +126,6 @@ def _metadata(kind: str, name: str, namespace: str) -> str:
 
 
 def _grants(rows: Iterable[RightRow]) -> Iterator[_Grant]:
-    """Yield the permissions of rows, resource by resource."""
     grouped: dict[tuple[str, str], list[RightRow]] = {}
     for row in rows:
         grouped.setdefault((row.right.resource, KINDS[row.right.kind].group), []).append(row)

@@ -18,12 +18,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from l2rtui.backends.common.run_variables import backstop_seconds
+from l2rtui.backends.common.run_specs import backstop_seconds
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.manifests import gang, gpu_binding, import_services, pod_parts, podspec
+from l2rtui.backends.kubernetes.manifests import gpu_binding, import_services, pod_parts, podspec, scheduling
 from l2rtui.backends.kubernetes.manifests.pod_parts import new_object
 from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts, imported_controller, pod_template
-from l2rtui.domain.containers import Binding
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.plan import LaunchPlan, PlanStep, PodPlan, RunPlan, StepVerb
 from l2rtui.domain.workload import RestartPolicy, Role, RunSpec, SetSpec, pod_name
 from runtime.base import bounded_json
@@ -139,7 +139,7 @@ def run_objects(run: RunPlan, *, namespace: str, token: str, server: ServerFacts
         objects.append(_secret(run, token))
     objects += _services(run)
     objects += _claims(run, server)
-    objects += gang.pod_groups(run)
+    objects += scheduling.pod_groups(run)
     objects += [controller(run, group, server) for group in run_groups(run)]
     for manifest in objects:
         manifest["metadata"] = {
@@ -160,12 +160,12 @@ def as_sent(run: RunPlan, objects: Sequence[dict[str, Any]]) -> list[dict[str, A
     """Return the manifests of `run_objects` as they are sent: with a JobSet, the Jobs of the run are parts of
     it.
     """
-    return gang.folded(run, objects, run_labels(run))
+    return scheduling.folded(run, objects, run_labels(run))
 
 
 def maker_of(run: RunPlan, group: Group) -> tuple[str, str]:
     """Return kind and name of the object that is sent for a group."""
-    if group.kind == "Job" and gang.is_job_set(run.spec):
+    if group.kind == "Job" and scheduling.is_job_set(run.spec):
         return "JobSet", run.spec.name
     return group.kind, group.name(run.spec.name)
 
@@ -364,7 +364,7 @@ def _without_pods(run: RunPlan) -> list[PlanStep]:
         if pod.gpu is not None and pod.set_spec.pod.binding is Binding.DRA and pod.gpu.uuid and pod.seat.slots
     )
     steps += [_creation("ResourceClaim", name, "one GPU") for name in names]
-    groups = (group["metadata"]["name"] for group in gang.pod_groups(run))
+    groups = (group["metadata"]["name"] for group in scheduling.pod_groups(run))
     return steps + [_creation("PodGroup", name, f"all {len(run.pods)} pods start together") for name in groups]
 
 

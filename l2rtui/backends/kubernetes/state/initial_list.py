@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.decode import Decoder, UndecodedObject
-from l2rtui.backends.kubernetes.api.dra_structs import ResourceClaimStruct, ResourceSliceStruct
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.api.list_pages import ListResult, Scope, iter_pages, key_of
 from l2rtui.backends.kubernetes.api.structs import (
@@ -27,6 +26,7 @@ from l2rtui.backends.kubernetes.api.structs import (
     NodeStruct,
     PodStruct,
 )
+from l2rtui.backends.kubernetes.state.dra_allocations import ResourceClaimStruct, ResourceSliceStruct
 from l2rtui.backends.kubernetes.state.joiner import Joiner
 from l2rtui.domain.change import Change
 

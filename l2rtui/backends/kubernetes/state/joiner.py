@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.decode import UndecodedObject
-from l2rtui.backends.kubernetes.api.dra_structs import ResourceClaimStruct, ResourceSliceStruct
 from l2rtui.backends.kubernetes.api.list_pages import key_of
 from l2rtui.backends.kubernetes.api.structs import (
     ConfigMapStruct,
@@ -27,7 +26,11 @@ from l2rtui.backends.kubernetes.api.structs import (
     PodStruct,
 )
 from l2rtui.backends.kubernetes.state.dcgm import Samples, exporters, gpu_uses, pods_by_gpu
-from l2rtui.backends.kubernetes.state.dra_allocations import DraAllocations
+from l2rtui.backends.kubernetes.state.dra_allocations import (
+    DraAllocations,
+    ResourceClaimStruct,
+    ResourceSliceStruct,
+)
 from l2rtui.backends.kubernetes.state.gpu_usage import PodGpuUsage, read_gpu_usage
 from l2rtui.backends.kubernetes.state.node_devices import MOST_GPUS, NodeDevices, SlotRule, read_devices
 from l2rtui.backends.kubernetes.state.own_reports import MOST_WORKERS, PodReport, worker_rows
@@ -450,7 +453,6 @@ class Joiner:
                 made.append(PodChanged(row))
 
     def _make_workers(self, row: PodView, pod: PodStruct, made: list[Change]) -> bool:
-        """Make the rows of the workers of a pod; return False for a pod that is a single worker."""
         workers = whole_number(pod.metadata.annotation(labels.WORKERS)) or 1
         if not 1 < workers <= MOST_WORKERS:
             return False
@@ -545,7 +547,6 @@ class Joiner:
         return replace(row, reason="", message="")
 
     def _events_about(self, uid: str) -> tuple[EventStruct, ...]:
-        """Return the events about an object."""
         events = self._events.get(uid)
         return tuple(events.values()) if events else ()
 

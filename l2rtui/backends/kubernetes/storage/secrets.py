@@ -7,7 +7,7 @@ import base64
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
-from l2rtui.backends.common import stored_spec
+from l2rtui.backends.common import run_specs
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
@@ -113,7 +113,7 @@ async def _names_in_specs(api: Api) -> set[str]:
     names: set[str] = set()
     for item in await api.list("ConfigMap", api.namespace, labels=labels.MANAGED):
         try:
-            spec = stored_spec.decode((item.get("data") or {})[labels.SPEC_KEY])
+            spec = run_specs.decode((item.get("data") or {})[labels.SPEC_KEY])
         except (KeyError, TypeError, ValueError):
             continue
         names.update(name for item in spec.sets for name in (*item.pod.secrets, *item.pod.pull_secrets))

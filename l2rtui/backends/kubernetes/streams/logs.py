@@ -236,7 +236,6 @@ class _Pod:
 
     @property
     def path(self) -> str:
-        """Path of the subresource ``log``."""
         return KINDS["Pod"].path(self.namespace, self.view.name, "log")
 
     async def read_pod(self, *, tries: int | None = None) -> PodStruct | None:
@@ -277,7 +276,6 @@ class _Container:
         self._silence = pod.timing.silence_seconds
 
     def read(self, query: LogQuery) -> LogLines:
-        """Return the lines of a query."""
         self._cursor = Cursor(int(query.since * 1e9) if query.since is not None else 0)
         if query.previous:
             return self._stored_lines(query.tail, is_previous=True)
@@ -413,7 +411,6 @@ class _Container:
                     yield self._mark(f"the log cannot be read now, trying again: {error.message}", time.time())
 
     async def _opened(self, query: dict[str, str]) -> LogLines:
-        """Yield the new lines of one request."""
         parameters = {"container": self._name, "timestamps": "true", **query}
         if since := self._cursor.since:
             parameters["sinceTime"] = since

@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import ParamSpec, TypeVar
 
-from l2rtui.backends.common.slot_check import lock_file
+from l2rtui.backends.common.refusals import lock_file
 from l2rtui.backends.local import process_scan, run_folders, state_files
 from l2rtui.backends.local.environment import clean_environ, run_environ
 from l2rtui.backends.local.paths import RunFolder, StateFolder

@@ -31,12 +31,16 @@ from l2rtui.backends.local.state_files import (
     StopRequest,
 )
 from l2rtui.backends.local.supervision import kill_escalation
-from l2rtui.backends.local.supervision.adopted import AdoptedProcesses
-from l2rtui.backends.local.supervision.limit_backstop import Backstop, backstop_of
-from l2rtui.backends.local.supervision.supervised_pod import SupervisedPod, SupervisionContext
+from l2rtui.backends.local.supervision.supervised_pod import (
+    Backstop,
+    SupervisedPod,
+    SupervisionContext,
+    backstop_of,
+)
+from l2rtui.backends.local.supervision.supervised_process import AdoptedProcesses
 from l2rtui.backends.local.supervision.watcher import Watchers
+from l2rtui.domain.kinds import DECISIVE_ROLES
 from l2rtui.domain.status import Phase
-from l2rtui.domain.workload import DECISIVE_ROLES
 from l2rtui.errors import L2RError
 from runtime.base.atomic_files import try_lock
 from runtime.base.cgroups import RunGroup, leave_run_group, usable_cores
@@ -456,8 +460,7 @@ def _leads_session(proc: ProcessIdentity) -> bool:
 
 def _rouse_keeper(folder: RunFolder) -> None:
     """See that the queue has a keeper: slots are free, an end is to be recorded, and it may have been killed."""
-    from l2rtui.backends.queue_store import QueueStore
-    from l2rtui.backends.queued.keeper_process import ensure_keeper
+    from l2rtui.backends.queue_store import QueueStore, ensure_keeper
 
     # A folder of another name belongs to a test or another tool, which has no queue.
     if folder.root.path.name == "local":

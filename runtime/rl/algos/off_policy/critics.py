@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.algos.algorithm import Algorithm, Stats
-from runtime.rl.algos.networks import Arena, Network, encode, fill_kernels, fill_uniform
+from runtime.rl.algos.algorithm import Algorithm, Stats, optimiser_tensors
+from runtime.rl.algos.networks import Arena, Network, Normalised, RunningMoments, encode, fill_kernels, fill_uniform
 from runtime.rl.algos.optimisers import Adam, anneal
 from runtime.rl.buffers.replay import Batch
+from runtime.rl.device.captured import CapturedByShape
 
 
 class TwinNetwork:
@@ -118,6 +119,19 @@ class ReplayMethod(Algorithm):
 
     config: HasSchedule
     _optimisers: Mapping[str, Adam]
+    _step: CapturedByShape
+    """Captured `_learn`."""
+
+    def __init__(self, shape: ActorShape, config: HasSchedule, device: str, capture: bool | None) -> None:
+        super().__init__(shape, capture)
+        self.config = config
+        self._moments = RunningMoments(shape.obs_space.vector, device) if shape.is_normalised else None
+        """Moments of the observation vector, over the drawn batches."""
+
+    def update(self, batch: Batch) -> Stats:
+        """Do one gradient step of each network, and what is due after it."""
+        self.begin_updates()
+        return self.end_updates(1, *self._step(*batch.parts))
 
     @property
     def anneals(self) -> bool:
@@ -128,12 +142,26 @@ class ReplayMethod(Algorithm):
         """Do the host part before updates that are launched together: lower the step sizes."""
         anneal(self._optimisers.values(), self.updates, self.config.anneal_updates)
 
-    @abstractmethod
-    def learn_function(self, updates: int) -> LearnFunction:
+    def learn_function(self, updates: int) -> LearnFunction:  # noqa: ARG002  (for those whose updates differ)
         """Return the device part of the update after ``updates`` earlier ones, to be captured with others.
 
         Updates that do the same return the same function.
         """
+        return self._learn
+
+    @abstractmethod
+    def _learn(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
+        """Update on the columns of a `Batch`; return the statistics as a vector, and TD errors."""
+
+    def _count_moments(self, obs: Tensor, *networks: Normalised) -> None:
+        """Merge observations (B, obs_dim) into the moments by which the networks normalise, if they do."""
+        if self._moments is not None:
+            self._moments.count(self.shape, obs, networks, self.mean, self.ranks)
+
+    def _shared_tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of moments and optimisers, by their names in a checkpoint."""
+        moments = {"obs_moments": self._moments.state} if self._moments is not None else {}
+        return moments | optimiser_tensors(self._optimisers)
 
     def ends_launch(self, updates: int) -> bool:  # noqa: ARG002  (for those whose host acts in some)
         """Return true if the host has something to do after the update that follows ``updates`` earlier ones."""

@@ -17,13 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
+from runtime.base.methods import DQNConfig
 from runtime.rl.algos.actor import ActorShape, linear_schedule
-from runtime.rl.algos.algorithm import HasKernels, Stats, optimiser_tensors
-from runtime.rl.algos.configs import DQNConfig
-from runtime.rl.algos.moments import RunningMoments
+from runtime.rl.algos.algorithm import HasKernels, Stats
 from runtime.rl.algos.networks import Arena, dense_layers, encode, fill_kernels, fill_uniform
 from runtime.rl.algos.off_policy.critics import (
-    LearnFunction,
     ReplayMethod,
     bellman_target,
     errors_of,
@@ -31,7 +29,7 @@ from runtime.rl.algos.off_policy.critics import (
 )
 from runtime.rl.algos.optimisers import Adam, clip_grad_norm
 from runtime.rl.buffers.replay import Batch
-from runtime.rl.device.precision import DTYPES
+from runtime.rl.device.accelerator import DTYPES
 
 
 class QNetwork:
@@ -91,7 +89,6 @@ class QNetwork:
 
 
 def _layers(parts: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Return weight and bias of each layer."""
     return list(zip(parts[::2], parts[1::2], strict=True))
 
 
@@ -120,26 +117,14 @@ class DQN(ReplayMethod):
         precision: str = "float32",
         capture: bool | None = None,
     ) -> None:
-        super().__init__(shape, capture)
-        self.config = config
+        super().__init__(shape, config, device, capture)
         initial, dtype = torch.Generator().manual_seed(seed), DTYPES[precision]
         self.q = QNetwork(shape, initial, device, is_dueling=config.dueling, dtype=dtype)
         self.target = QNetwork(shape, initial, device, is_dueling=config.dueling, dtype=dtype)
         self.target.arena.flat.copy_(self.q.arena.flat)
-        self._moments = RunningMoments(shape.obs_space.vector, device) if shape.is_normalised else None
         self._optimisers = {"q": Adam(self.q.arena.flat, config.lr, eps=config.adam_eps)}
         self._step = self.captured(self._learn)
         self._explore()
-
-    def update(self, batch: Batch) -> DQNStats:
-        """Do one gradient step, and every ``target_updates`` copy the network to the target."""
-        self.begin_updates()
-        return self.end_updates(1, *self._step(*batch.parts))
-
-    def learn_function(self, updates: int) -> LearnFunction:
-        """Return the update."""
-        del updates
-        return self._learn
 
     def ends_launch(self, updates: int) -> bool:
         """Return true for an update after which the target is copied."""
@@ -165,8 +150,7 @@ class DQN(ReplayMethod):
         loss = weighted_mean(smooth_l1_loss(q, y, reduction="none"), batch.weight)
         gradient = self.mean(self.q.arena.gradient(loss))
         self._optimisers["q"].step(clip_grad_norm(gradient, self.config.max_grad_norm))
-        if self._moments is not None:
-            self._moments.count(self.shape, batch.obs, (self.q, self.target), self.mean, self.ranks)
+        self._count_moments(batch.obs, self.q, self.target)
         return torch.stack([loss.detach(), q.detach().mean()]), errors_of(q, y, batch)
 
     @torch.no_grad()
@@ -197,6 +181,5 @@ class DQN(ReplayMethod):
         return {
             "q": self.q.arena.flat,
             "target_q": self.target.arena.flat,
-            **({"obs_moments": self._moments.state} if self._moments is not None else {}),
-            **optimiser_tensors(self._optimisers),
+            **self._shared_tensors(),
         }

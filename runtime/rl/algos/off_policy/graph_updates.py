@@ -21,8 +21,7 @@ from torch import Tensor
 
 from runtime.rl.algos.algorithm import Stats
 from runtime.rl.algos.off_policy.critics import LearnFunction, ReplayMethod
-from runtime.rl.buffers.device_priorities import DevicePriorities
-from runtime.rl.buffers.device_rows import DeviceRows
+from runtime.rl.buffers.device_replay import DevicePriorities, DeviceRows
 from runtime.rl.buffers.replay import Replay
 from runtime.rl.device.captured import Captured
 

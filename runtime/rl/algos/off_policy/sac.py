@@ -26,14 +26,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
+from runtime.base.methods import SACConfig
 from runtime.rl.algos.actor import ActorShape, linear_schedule
-from runtime.rl.algos.algorithm import HasKernels, Stats, optimiser_tensors
-from runtime.rl.algos.configs import SACConfig
-from runtime.rl.algos.moments import RunningMoments
+from runtime.rl.algos.algorithm import HasKernels, Stats
 from runtime.rl.algos.networks import Actor, Network
 from runtime.rl.algos.off_policy.critics import (
     ChoiceCritic,
-    LearnFunction,
     ReplayMethod,
     TwinCritic,
     TwinNetwork,
@@ -44,7 +42,7 @@ from runtime.rl.algos.off_policy.critics import (
 )
 from runtime.rl.algos.optimisers import Adam
 from runtime.rl.buffers.replay import Batch
-from runtime.rl.device.precision import DTYPES
+from runtime.rl.device.accelerator import DTYPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +80,7 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
         precision: str = "float32",
         capture: bool | None = None,
     ) -> None:
-        super().__init__(shape, capture)
-        self.config = config
+        super().__init__(shape, config, device, capture)
         dtype = DTYPES[precision]
         initial = torch.Generator().manual_seed(seed)
         # A second generator, so that initial weights and exploration noise can be reproduced separately.
@@ -93,8 +90,6 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
         self.target = self._make_critic(initial, device, dtype)
         self.target.arena.flat.copy_(self.critic.arena.flat)
         share_kernels(self.critic, self.actor)
-        self._moments = RunningMoments(shape.obs_space.vector, device) if shape.is_normalised else None
-        """Moments of the observation vector, over the drawn batches."""
         self._step = self.captured(self._learn)
         self._log_alpha = torch.tensor([config.init_alpha], device=device).log_()
         own, usual = config.target_entropy, self._default_entropy()
@@ -104,11 +99,6 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
             "critic": Adam(self.critic.arena.flat, config.critic_lr, eps=config.adam_eps),
             "log_alpha": Adam(self._log_alpha, config.alpha_lr, eps=config.adam_eps),
         }
-
-    def update(self, batch: Batch) -> SACStats:
-        """Do one gradient step for critics, actor and temperature, then the target critics' step when it is due."""
-        self.begin_updates()
-        return self.end_updates(1, *self._step(*batch.parts))
 
     @property
     def anneals(self) -> bool:
@@ -121,11 +111,6 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
         if self.config.alpha_end is not None:
             bounds = math.log(self.config.init_alpha), math.log(self.config.alpha_end)
             self._log_alpha.fill_(linear_schedule(*bounds, self.updates, self.config.alpha_updates or 1))
-
-    def learn_function(self, updates: int) -> LearnFunction:
-        """Return the update."""
-        del updates
-        return self._learn
 
     def ends_launch(self, updates: int) -> bool:
         """Return true for an update after which the target critics follow, if they do not follow each update."""
@@ -173,10 +158,7 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
         entropy = self.mean(entropy)
         self._optimisers["log_alpha"].step((entropy - self._target_entropy).view(1))
 
-        if self._moments is not None:
-            self._moments.count(
-                self.shape, batch.obs, (self.actor, self.critic, self.target), self.mean, self.ranks
-            )
+        self._count_moments(batch.obs, self.actor, self.critic, self.target)
         if self.config.target_updates == 1:
             self._follow()
         stats = (critic_loss.detach(), actor_loss.detach(), alpha[0], entropy, q.detach().mean())
@@ -262,8 +244,7 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
             "critic": self.critic.arena.flat,
             "target_critic": self.target.arena.flat,
             "log_alpha": self._log_alpha,
-            **({"obs_moments": self._moments.state} if self._moments is not None else {}),
-            **optimiser_tensors(self._optimisers),
+            **self._shared_tensors(),
         }
 
     def generators(self) -> dict[str, torch.Generator]:

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
+from runtime.base.methods import TD3Config
 from runtime.rl.algos.actor import ActorShape, linear_schedule
-from runtime.rl.algos.algorithm import HasKernels, Stats, optimiser_tensors
-from runtime.rl.algos.configs import TD3Config
-from runtime.rl.algos.moments import RunningMoments
+from runtime.rl.algos.algorithm import HasKernels, Stats
 from runtime.rl.algos.networks import Network, fill_biases
 from runtime.rl.algos.off_policy.critics import (
     LearnFunction,
@@ -30,7 +29,7 @@ from runtime.rl.algos.off_policy.critics import (
 )
 from runtime.rl.algos.optimisers import Adam
 from runtime.rl.buffers.replay import Batch
-from runtime.rl.device.precision import DTYPES
+from runtime.rl.device.accelerator import DTYPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +57,7 @@ class TD3(ReplayMethod):
         precision: str = "float32",
         capture: bool | None = None,
     ) -> None:
-        super().__init__(shape, capture)
-        self.config = config
+        super().__init__(shape, config, device, capture)
         initial, dtype = torch.Generator().manual_seed(seed), DTYPES[precision]
         self._noise = torch.Generator(device).manual_seed(seed + 1)
         self.actor, self.target_actor = (Network(shape, initial, device, dtype=dtype) for _ in range(2))
@@ -73,24 +71,23 @@ class TD3(ReplayMethod):
         self._explore()
         self.target_actor.arena.flat.copy_(self.actor.arena.flat)
         self.target.arena.flat.copy_(self.critic.arena.flat)
-        self._moments = RunningMoments(shape.obs_space.vector, device) if shape.is_normalised else None
         self._actor_loss = torch.zeros((), device=device)
         self._optimisers = {
             "actor": Adam(self.actor.arena.flat, config.actor_lr, eps=config.adam_eps),
             "critic": Adam(self.critic.arena.flat, config.critic_lr, eps=config.adam_eps),
         }
-        self._step_critics = self.captured(self._learn_critics)
+        self._step = self.captured(self._learn)
         self._step_both = self.captured(self._learn_both)
 
     def update(self, batch: Batch) -> TD3Stats:
         """Do one gradient step for the critics, and every ``policy_delay`` one for the policy and all targets."""
         self.begin_updates()
-        step = self._step_both if self._is_due(self.updates) else self._step_critics
+        step = self._step_both if self._is_due(self.updates) else self._step
         return self.end_updates(1, *step(*batch.parts))
 
     def learn_function(self, updates: int) -> LearnFunction:
         """Return the update: of the critics only, or also of the policy and the targets."""
-        return self._learn_both if self._is_due(updates) else self._learn_critics
+        return self._learn_both if self._is_due(updates) else self._learn
 
     def _is_due(self, updates: int) -> bool:
         """Return true if the update after ``updates`` earlier ones includes the policy."""
@@ -104,12 +101,12 @@ class TD3(ReplayMethod):
         return TD3Stats.of(stats)
 
     def _learn_both(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
-        """Do one gradient step of the critics, then one of the policy up the first critic; see `_learn_critics`."""
-        stats, td_error = self._learn_critics(*columns)
+        """Do one gradient step of the critics, then one of the policy up the first critic; see `_learn`."""
+        stats, td_error = self._learn(*columns)
         self._actor_loss.copy_(self._learn_actor(Batch(*columns).obs))
         return torch.stack([stats[0], self._actor_loss, stats[2]]), td_error
 
-    def _learn_critics(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
+    def _learn(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
         """Do one gradient step of both critics on a `Batch`; return the statistics as a vector, and TD errors."""
         batch = Batch(*columns)
         for network in (self.critic, self.target, self.target_actor):
@@ -119,9 +116,7 @@ class TD3(ReplayMethod):
         loss = weighted_mean(mse_loss(q, y.expand_as(q), reduction="none"), batch.weight)
         self._optimisers["critic"].step(self.mean(self.critic.arena.gradient(loss)))
         share_kernels(self.critic, self.actor)
-        if self._moments is not None:
-            networks = (self.actor, self.target_actor, self.critic, self.target)
-            self._moments.count(self.shape, batch.obs, networks, self.mean, self.ranks)
+        self._count_moments(batch.obs, self.actor, self.target_actor, self.critic, self.target)
         return torch.stack([loss.detach(), self._actor_loss, q.detach().mean()]), errors_of(q, y, batch)
 
     @torch.no_grad()
@@ -178,8 +173,7 @@ class TD3(ReplayMethod):
             "critic": self.critic.arena.flat,
             "target_critic": self.target.arena.flat,
             "actor_loss": self._actor_loss,
-            **({"obs_moments": self._moments.state} if self._moments is not None else {}),
-            **optimiser_tensors(self._optimisers),
+            **self._shared_tensors(),
         }
 
     def generators(self) -> dict[str, torch.Generator]:

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from l2rtui.backends.common.liveness import LivenessTiming
-from l2rtui.backends.docker import containers, labels
+from l2rtui.backends.docker import containers, views
 from l2rtui.backends.docker.backend import DockerBackend
 from l2rtui.config import Settings
 from l2rtui.domain.change import apply
@@ -39,7 +39,7 @@ async def test_a_launch_creates_everything_before_it_starts_the_first(backend, f
     plan = await launched(backend)
     (network,) = fake.networks.values()
     assert network["Name"] == "l2rtui-run"
-    assert network["Labels"][labels.RUN_ID] == plan.runs[0].uid
+    assert network["Labels"][views.RUN_ID] == plan.runs[0].uid
     calls = [f"{method} {path.rpartition('/')[2]}" for method, path in fake.requests if method == "POST"]
     assert calls == ["POST create"] * 4 + ["POST start"] * 3
     snapshot = await backend.snapshot()
@@ -259,8 +259,8 @@ async def test_an_engine_that_hangs_is_reported_while_the_watch_waits_for_it(fak
 async def test_foreign_containers_and_broken_records_do_not_hide_the_rest(backend, fake):
     await launched(backend)
     fake.create("other", {"Image": "img:1", "HostConfig": {"NetworkMode": "bridge"}})
-    fake.by_name("run-w-0")["Config"]["Labels"][labels.POD] = "{"
-    next(iter(fake.networks.values()))["Labels"][labels.RECORD] = "{"
+    fake.by_name("run-w-0")["Config"]["Labels"][views.POD] = "{"
+    next(iter(fake.networks.values()))["Labels"][views.RECORD] = "{"
     snapshot = await backend.snapshot()
     assert {pod.name for pod in snapshot.pods.values()} == {"run-learner-0", "run-w-1"}
     assert snapshot.problems == ("The record of the container run-w-0 cannot be read",)

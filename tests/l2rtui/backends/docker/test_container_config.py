@@ -16,10 +16,11 @@ import pytest
 from msgspec.structs import replace
 
 from l2rtui.backends.common.nvml import GpuProcess, GpuReport
-from l2rtui.backends.docker import container_config, node_info, preflight, views
+from l2rtui.backends.docker import container_config, engine_info, views
 from l2rtui.backends.docker.backend import DockerBackend
 from l2rtui.config import Settings
-from l2rtui.domain.containers import Binding, Mount, PodSettings, Security
+from l2rtui.domain.containers import Mount, PodSettings, Security
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.ledger import DeviceUsage, build_ledger
 from l2rtui.domain.node import Gpu, GpuUse, Node
 from l2rtui.domain.placement import place
@@ -153,13 +154,13 @@ async def test_limits_of_a_run_without_a_learner_are_a_warning(backend):
 def test_the_findings_of_an_engine():
     info = {"ServerVersion": "27.0", "Warnings": ["No swap limit support"]}
     gpus = GpuReport((Gpu("n", 0, "GPU-a"),))
-    engine, gpu, warning = preflight.diagnose(info, "/x.sock", gpus)
+    engine, gpu, warning = engine_info.diagnose(info, "/x.sock", gpus)
     assert engine.sentence == "Docker 27.0 answers at /x.sock"
     assert (gpu.severity, "nvidia-ctk" in gpu.hint) == (Severity.REFUSAL, True)
     assert (warning.severity, warning.sentence) == (Severity.WARNING, "No swap limit support")
-    assert preflight.diagnose({"Runtimes": {"nvidia": {}}}, "", gpus)[1].severity is Severity.OK
-    assert preflight.diagnose({"CDISpecDirs": ["/etc/cdi"]}, "", gpus)[1].severity is Severity.OK
-    assert preflight.diagnose({}, "", GpuReport(problem="no driver"))[1].severity is Severity.WARNING
+    assert engine_info.diagnose({"Runtimes": {"nvidia": {}}}, "", gpus)[1].severity is Severity.OK
+    assert engine_info.diagnose({"CDISpecDirs": ["/etc/cdi"]}, "", gpus)[1].severity is Severity.OK
+    assert engine_info.diagnose({}, "", GpuReport(problem="no driver"))[1].severity is Severity.WARNING
 
 
 async def test_the_node_shows_what_its_gpus_and_its_machine_do(fake: FakeDockerEngine):
@@ -176,15 +177,15 @@ async def test_the_node_shows_what_its_gpus_and_its_machine_do(fake: FakeDockerE
 
 
 def test_the_load_of_an_engine_in_a_virtual_machine_is_unknown():
-    assert node_info.EngineLoad().read({"MemTotal": 1 << 33}) == (None, None)
+    assert engine_info.EngineLoad().read({"MemTotal": 1 << 33}) == (None, None)
 
 
 def test_the_node_of_an_engine():
     info = {"Name": "My_Box.example", "NCPU": 4, "MemTotal": 5}
-    node = node_info.node(info, Settings(slots_per_core=2, max_cpu_slots=6), GpuReport())
+    node = engine_info.node(info, Settings(slots_per_core=2, max_cpu_slots=6), GpuReport())
     assert (node.name, node.cpu_cores, node.memory_bytes, node.created) == ("my-box", 4.0, 5, 0.0)
     assert (node.gpus[0].is_cpu, node.gpus[0].slots) == (True, 6)
-    assert node_info.node_name({"Name": "…"}) == "docker"
+    assert engine_info.node_name({"Name": "…"}) == "docker"
 
 
 @pytest.mark.parametrize(
@@ -237,5 +238,5 @@ def test_limits_are_a_variable_of_the_learner_alone():
 def test_a_process_on_a_gpu_belongs_to_the_container_of_its_control_group(tmp_path, groups, container):
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "cgroup").write_text(groups)
-    assert node_info.container_of(GpuProcess(7, DeviceUsage(0)), tmp_path) == container
-    assert node_info.container_of(GpuProcess(8, DeviceUsage(0)), tmp_path) == ""
+    assert engine_info.container_of(GpuProcess(7, DeviceUsage(0)), tmp_path) == container
+    assert engine_info.container_of(GpuProcess(8, DeviceUsage(0)), tmp_path) == ""

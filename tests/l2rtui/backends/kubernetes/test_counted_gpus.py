@@ -13,7 +13,8 @@ from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.backend import KubernetesBackend
 from l2rtui.backends.kubernetes.manifests.import_yaml import read_kubernetes_yaml
 from l2rtui.config import Settings
-from l2rtui.domain.containers import Binding, PodSettings
+from l2rtui.domain.containers import PodSettings
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.ledger import DeviceUsage, SlotState
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.placement import parse_pins

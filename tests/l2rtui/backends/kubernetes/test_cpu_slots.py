@@ -15,7 +15,8 @@ from l2rtui.backends.kubernetes.manifests.gpu_binding import CudaIndex
 from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts
 from l2rtui.backends.kubernetes.state.gpu_usage import read_gpu_usage
 from l2rtui.backends.kubernetes.state.node_devices import SlotRule, read_devices
-from l2rtui.domain.containers import Binding, PodSettings
+from l2rtui.domain.containers import PodSettings
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.ledger import DeviceUsage, build_ledger
 from l2rtui.domain.node import CPU, Gpu, Node, SlotId
 from l2rtui.domain.placement import place

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from l2rtui.domain.containers import Binding
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.preflight import Severity
 from l2rtui.domain.workload import Kind, Queue, QueueSystem, with_seeds
 from l2rtui.services.spec import spec_file
@@ -76,7 +76,7 @@ def test_other_rules_of_a_node_affinity_stay_and_choose_slots(load):
 
 
 def test_a_port_of_the_node_is_taken_once(load):
-    from l2rtui.backends.kubernetes.actions.pod_checks import check_host_ports
+    from l2rtui.backends.kubernetes.actions.capacity_checks import check_host_ports
 
     text = (
         "apiVersion: apps/v1\nkind: ReplicaSet\nmetadata: {name: r}\n"

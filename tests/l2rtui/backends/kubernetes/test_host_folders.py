@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from l2rtui.backends.kubernetes.actions import pod_checks
-from l2rtui.backends.kubernetes.manifests import host_folders, render
+from l2rtui.backends.kubernetes.actions import capacity_checks
+from l2rtui.backends.kubernetes.manifests import pod_parts, render
 from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts
 from l2rtui.domain.containers import Mount, PodSettings, Security
 from l2rtui.domain.ledger import build_ledger
@@ -52,11 +52,11 @@ def test_a_folder_of_the_node_is_prepared_before_anything_else():
 def test_no_container_of_root_where_nothing_needs_it(settings):
     plan = planned(**settings)
     assert inits(plan) == []
-    assert not list(pod_checks.explain_host_folders(plan))
+    assert not list(capacity_checks.explain_host_folders(plan))
 
 
 def test_the_plan_says_what_is_done():
-    (finding,) = pod_checks.explain_host_folders(planned(mounts=(LOGS,)))
+    (finding,) = capacity_checks.explain_host_folders(planned(mounts=(LOGS,)))
     assert "where /mnt/logs is new or empty on a node" in finding.sentence
     assert "gives it to user 1000" in finding.sentence
 
@@ -75,7 +75,7 @@ def test_the_script_leaves_what_is_not_new(tmp_path, monkeypatch):
     (tmp_path / "full" / "file").touch()
     (tmp_path / "socket").touch()
     paths = [str(tmp_path / name) for name in ("new", "full", "other", "socket", "absent")]
-    argv = ["/bin/sh", "-c", host_folders.SCRIPT, "l2r-prepare", "1000", *paths]
+    argv = ["/bin/sh", "-c", pod_parts.PREPARING_SCRIPT, "l2r-prepare", "1000", *paths]
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")

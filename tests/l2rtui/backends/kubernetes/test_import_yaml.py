@@ -7,7 +7,8 @@ import json
 import pytest
 
 from l2rtui.backends.kubernetes.manifests import import_yaml
-from l2rtui.domain.containers import Binding, Scheduling, Toleration
+from l2rtui.domain.containers import Scheduling, Toleration
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.preflight import Severity
 from l2rtui.domain.workload import Kind, RestartPolicy, Role
 from l2rtui.errors import SpecError

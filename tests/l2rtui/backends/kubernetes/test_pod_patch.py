@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from l2rtui.backends.kubernetes.actions import pod_checks
+from l2rtui.backends.kubernetes.actions import capacity_checks
 from l2rtui.backends.kubernetes.manifests import pod_patch, render
 from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts
-from l2rtui.domain.containers import Binding, PodSettings, Security
+from l2rtui.domain.containers import PodSettings, Security
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.ledger import build_ledger
 from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.placement import place
@@ -244,7 +245,7 @@ def test_templates_of_the_run_come_before_those_of_a_set(tmp_path: Any) -> None:
 # --- messages of the plan -------------------------------------------------------------------------------
 def test_the_plan_names_the_fields() -> None:
     patch = {"metadata": {"labels": {"team": "rl"}}, "spec": {"priorityClassName": "high", "tolerations": []}}
-    (finding,) = pod_checks.check_templates(plan := planned(patch), [controller(plan)])
+    (finding,) = capacity_checks.check_templates(plan := planned(patch), [controller(plan)])
     assert finding.severity is Severity.OK
     assert finding.sentence == "pod.template sets metadata.labels.team, spec.priorityClassName, spec.tolerations"
 
@@ -252,22 +253,22 @@ def test_the_plan_names_the_fields() -> None:
 def test_the_plan_warns_of_a_container_that_would_keep_a_job_alive() -> None:
     patch = {"spec": {"containers": [{"name": "log", "image": "l"}], **{f"field{n}": n for n in range(9)}}}
     plan = planned(patch, restart=RestartPolicy.NEVER)
-    told, warning = pod_checks.check_templates(plan, [controller(plan), controller(plan)])
+    told, warning = capacity_checks.check_templates(plan, [controller(plan), controller(plan)])
     assert told.sentence.endswith(" and 2 more")
     assert warning.severity is Severity.WARNING
     assert "its Job ends when log ends as well" in warning.sentence
     always = planned(patch)
-    assert len(list(pod_checks.check_templates(always, [controller(always)]))) == 1
+    assert len(list(capacity_checks.check_templates(always, [controller(always)]))) == 1
 
 
 def test_fields_that_the_server_leaves_out_are_named() -> None:
     sent = {"kind": "Pod", "spec": {"runtimeClass": "x", "empty": {}, "list": [{"a": 1, "b": [1]}], "same": 1}}
     created = {"spec": {"list": [{"b": [1]}, {"more": 1}], "same": 1}}
-    finding = pod_checks.check_dropped("Pod p", sent, created)
+    finding = capacity_checks.check_dropped("Pod p", sent, created)
     assert finding is not None
     assert finding.sentence == "the server does not know spec.runtimeClass, spec.list[0].a, and leaves it out"
-    assert pod_checks.check_dropped("Pod p", sent, sent) is None
-    assert pod_checks.check_dropped("Job j", {"kind": "Job"}, {}) is None
+    assert capacity_checks.check_dropped("Pod p", sent, sent) is None
+    assert capacity_checks.check_dropped("Job j", {"kind": "Job"}, {}) is None
     assert list(pod_patch.dropped_fields({"a": [1, 2]}, {"a": [1]})) == []
 
 

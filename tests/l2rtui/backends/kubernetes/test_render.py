@@ -18,7 +18,8 @@ from l2rtui.backends.kubernetes.actions.diff import plan_manifests
 from l2rtui.backends.kubernetes.manifests import gpu_binding, render
 from l2rtui.backends.kubernetes.manifests.gpu_binding import CudaIndex
 from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts
-from l2rtui.domain.containers import Binding, Mount, PodSettings, Security, Toleration
+from l2rtui.domain.containers import Mount, PodSettings, Security, Toleration
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.ledger import build_ledger
 from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.placement import parse_pins, place

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from l2rtui.backends.kubernetes.actions import pod_checks
+from l2rtui.backends.kubernetes.actions import capacity_checks
 from l2rtui.backends.kubernetes.manifests import render
 from l2rtui.backends.kubernetes.manifests.gpu_binding import by_node, may_need_class
 from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts
-from l2rtui.domain.containers import Binding, PodSettings
+from l2rtui.domain.containers import PodSettings
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.ledger import build_ledger
 from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.placement import place
@@ -84,15 +85,17 @@ def test_pods_with_a_gpu_get_it_and_a_spec_may_say_otherwise():
 )
 def test_the_plan_says_why(node, setting, why):
     server = ServerFacts(runtime_classes={"n": "nvidia"})
-    (finding,) = pod_checks.explain_runtime(planned(), {"n": node}, server, setting)
+    (finding,) = capacity_checks.explain_runtime(planned(), {"n": node}, server, setting)
     assert finding.severity is Severity.OK
     assert finding.sentence == f"pods with a GPU get runtimeClassName nvidia on n: {why}"
 
 
 def test_the_plan_warns_of_k3s_without_the_class():
-    (finding,) = pod_checks.explain_runtime(planned(), {"n": K3S}, ServerFacts(), "auto")
+    (finding,) = capacity_checks.explain_runtime(planned(), {"n": K3S}, ServerFacts(), "auto")
     assert finding.severity is Severity.WARNING
     assert "no RuntimeClass nvidia can be seen" in finding.sentence
-    assert not list(pod_checks.explain_runtime(planned(), {"n": PLAIN}, ServerFacts(), "auto"))
-    assert not list(pod_checks.explain_runtime(planned(), {"n": K3S}, ServerFacts(), "none"))
-    assert not list(pod_checks.explain_runtime(planned(binding=Binding.CPU), {"n": K3S}, ServerFacts(), "auto"))
+    assert not list(capacity_checks.explain_runtime(planned(), {"n": PLAIN}, ServerFacts(), "auto"))
+    assert not list(capacity_checks.explain_runtime(planned(), {"n": K3S}, ServerFacts(), "none"))
+    assert not list(
+        capacity_checks.explain_runtime(planned(binding=Binding.CPU), {"n": K3S}, ServerFacts(), "auto")
+    )

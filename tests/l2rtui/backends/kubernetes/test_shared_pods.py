@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.actions.kill import kill
+from l2rtui.backends.kubernetes.actions.scale import kill
 from l2rtui.backends.kubernetes.api.structs import PodStruct
 from l2rtui.backends.kubernetes.manifests import render
 from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts
@@ -19,7 +19,7 @@ from l2rtui.backends.kubernetes.state.node_devices import SlotRule
 from l2rtui.backends.kubernetes.state.own_reports import PodReport, WorkerState, parse_report, pod_of
 from l2rtui.backends.kubernetes.streams.logs import read
 from l2rtui.domain.change import apply
-from l2rtui.domain.containers import Binding
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.ledger import build_ledger
 from l2rtui.domain.log import LogQuery
 from l2rtui.domain.node import Gpu, Node, Resource

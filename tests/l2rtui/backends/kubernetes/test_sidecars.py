@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from l2rtui.backends.kubernetes.manifests import render, sidecars
 from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts
-from l2rtui.domain.containers import Binding, Mount, PodSettings
+from l2rtui.domain.containers import Mount, PodSettings
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.ledger import build_ledger
 from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.placement import place

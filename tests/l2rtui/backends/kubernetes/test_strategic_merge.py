@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from l2rtui.backends.kubernetes.manifests.strategic_merge import merge
+from l2rtui.backends.kubernetes.manifests.pod_patch import merge
 
 POD: dict[str, Any] = {
     "metadata": {"labels": {"app": "l2r", "team": "rl"}, "finalizers": ["a/b", "c/d"]},

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from l2rtui.backends.local.state_files import DesiredPod, ProcessIdentity, RunRecord, RunStatus
-from l2rtui.backends.local.supervision.limit_backstop import Backstop, backstop_of, end_reason
+from l2rtui.backends.local.supervision.supervised_pod import Backstop, backstop_of, end_reason
 from l2rtui.domain.placement import Seat
 from l2rtui.domain.plan import PodPlan
 from l2rtui.domain.runstatus import NO_REPORTS, Learning, learning_state

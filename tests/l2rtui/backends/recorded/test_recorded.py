@@ -11,10 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from l2rtui.backends.fake import FakeBackend
-from l2rtui.backends.recorded.backend import ReplayBackend
-from l2rtui.backends.recorded.player import Player
-from l2rtui.backends.recorded.recorder import BackendRecorder
+from l2rtui.backends.recorded.backend import Player, ReplayBackend
 from l2rtui.backends.recorded.recording import (
+    BackendRecorder,
     ChangesEntry,
     EndEntry,
     LineEntry,
@@ -145,7 +144,7 @@ async def test_the_size_of_a_file_is_bounded_and_its_end_says_so(tmp_path):
 async def test_a_disk_that_is_full_ends_the_recording_and_not_the_app():
     from pathlib import Path
 
-    from l2rtui.backends.recorded import recorder as module
+    from l2rtui.backends.recorded import recording as module
 
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch:
@@ -158,7 +157,7 @@ async def test_a_disk_that_is_full_ends_the_recording_and_not_the_app():
 
 
 async def test_lines_that_come_faster_than_the_disk_are_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr("l2rtui.backends.recorded.recorder.MAX_QUEUED_LINES", -1)
+    monkeypatch.setattr("l2rtui.backends.recorded.recording.MAX_QUEUED_LINES", -1)
     path, clock = tmp_path / "a.jsonl", Clock()
     recorder = BackendRecorder(path, clock)
     source = recorder.of(FakeBackend(clock))

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from l2rtui.backends.kubernetes.api.exec_credentials import EksSource, plugin_source
+from l2rtui.backends.kubernetes.api.credentials import EksSource, plugin_source
 from l2rtui.backends.kubernetes.api.kubeconfig import load_access
 from l2rtui.cloud.aws import kubeconfig, prices
 from l2rtui.cloud.aws.cluster_spec import load_cluster

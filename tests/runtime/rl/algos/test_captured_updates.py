@@ -14,18 +14,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from runtime.rl.algos import configs, ppo
+from runtime.base.methods import BCConfig, DQNConfig, ImpalaConfig, PPOConfig, SACConfig, TD3Config
+from runtime.rl.algos import plan, ppo
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.algorithm import Algorithm
 from runtime.rl.algos.cloning import BehaviourCloning
-from runtime.rl.algos.configs import BCConfig, DQNConfig, ImpalaConfig, PPOConfig, SACConfig, TD3Config
 from runtime.rl.algos.impala import Impala
 from runtime.rl.algos.off_policy.dqn import DQN
 from runtime.rl.algos.off_policy.sac import SAC, DiscreteSAC
 from runtime.rl.algos.off_policy.td3 import TD3
 from runtime.rl.algos.ppo import PPO, split_rows
-from runtime.rl.algos.recurrent.actor_critic import RecurrentImpala, RecurrentPPO
-from runtime.rl.algos.recurrent.soft_actor_critic import RecurrentDiscreteSAC, RecurrentSAC
+from runtime.rl.algos.recurrent import RecurrentDiscreteSAC, RecurrentImpala, RecurrentPPO, RecurrentSAC
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
 from runtime.rl.class_names import load_class
@@ -165,8 +164,8 @@ def assert_alike(first: dict[str, Tensor], second: dict[str, Tensor], tolerance:
 
 def test_every_method_with_graphs_is_among_the_cases_with_step_sizes_that_change() -> None:
     """The other one, `gradient_server`, applies gradients of workers by single launches."""
-    names = [*configs.CLASSES.values(), *configs.RECURRENT.values(), configs.DISCRETE_SAC]
-    known = {load_class(name) for name in (*names, configs.RECURRENT_DISCRETE_SAC)}
+    names = [*plan.METHOD_CLASSES.values(), *plan.RECURRENT_CLASSES.values(), plan.DISCRETE_SAC]
+    known = {load_class(name) for name in (*names, plan.RECURRENT_DISCRETE_SAC)}
     makers = [case.make for case in CASES.values()]
     assert {make.func for make in makers if make.args[1].anneal_updates is not None} == known
 

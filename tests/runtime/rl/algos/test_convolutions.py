@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from runtime.base.methods import PPOConfig, SACConfig
 from runtime.rl.algos.actor import ActorShape, NumpyActor
-from runtime.rl.algos.configs import PPOConfig, SACConfig
 from runtime.rl.algos.networks import encode
 from runtime.rl.algos.off_policy.sac import SAC
 from runtime.rl.algos.ppo import PPO

@@ -7,12 +7,12 @@ import math
 import pytest
 import torch
 
+from runtime.base.methods import SACConfig
+from runtime.base.training import from_mapping
 from runtime.rl.algos.actor import ActorShape, NumpyActor
-from runtime.rl.algos.configs import SACConfig
 from runtime.rl.algos.off_policy.sac import DiscreteSAC
 from runtime.rl.algos.plan import build, make_plan
 from runtime.rl.buffers.replay import Batch
-from runtime.rl.settings import from_mapping
 from runtime.rl.spaces import ActionSpace, ObsSpace
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from runtime.base.methods import DQNConfig
+from runtime.base.training import from_mapping
 from runtime.rl.algos.actor import ActorShape, NumpyActor
-from runtime.rl.algos.configs import DQNConfig
 from runtime.rl.algos.off_policy.dqn import DQN
 from runtime.rl.algos.plan import build, make_plan
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.roles.device_collector import PolicySampler
-from runtime.rl.settings import from_mapping
 from runtime.rl.spaces import ActionSpace, ObsSpace
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -14,15 +14,14 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.rl.algos.configs import DQNConfig, TD3Config
+from runtime.base.methods import DQNConfig, TD3Config
 from runtime.rl.algos.off_policy import graph_updates
 from runtime.rl.algos.off_policy.critics import ReplayMethod
 from runtime.rl.algos.off_policy.dqn import DQN
 from runtime.rl.algos.off_policy.graph_updates import GraphUpdates
 from runtime.rl.algos.off_policy.sac import SAC, DiscreteSAC
 from runtime.rl.algos.off_policy.td3 import TD3
-from runtime.rl.buffers.device_priorities import DevicePriorities
-from runtime.rl.buffers.device_rows import DeviceRows
+from runtime.rl.buffers.device_replay import DevicePriorities, DeviceRows
 from runtime.rl.buffers.host_rows import HostRows
 from runtime.rl.buffers.priorities import Priority
 from runtime.rl.buffers.replay import Replay, transition_layout

@@ -10,18 +10,16 @@ import pytest
 import torch
 
 from runtime.base.errors import SetupError
-from runtime.rl.algos.actor import ActorShape, NumpyActor
-from runtime.rl.algos.configs import ImpalaConfig, PPOConfig
+from runtime.base.methods import ImpalaConfig, PPOConfig
+from runtime.base.training import SettingsError, from_mapping, parse
+from runtime.rl.algos.actor import ActorShape, CopyStates, NumpyActor
 from runtime.rl.algos.memory import Memory, spread_states
 from runtime.rl.algos.plan import make_plan
-from runtime.rl.algos.recurrent.actor_critic import RecurrentImpala, RecurrentPPO
-from runtime.rl.algos.recurrent.copy_states import CopyStates
-from runtime.rl.algos.recurrent.policy import RecurrentPolicy, starting_states
+from runtime.rl.algos.recurrent import RecurrentImpala, RecurrentPolicy, RecurrentPPO, starting_states
 from runtime.rl.buffers.rollout_buffer import RolloutBatch, Rollouts
 from runtime.rl.envs.base import StepResult
 from runtime.rl.roles.rollout import Rollout
 from runtime.rl.roles.settings_check import check_settings
-from runtime.rl.settings import SettingsError, from_mapping, parse
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from tests.fakes.padding import padded
 

@@ -15,18 +15,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime.base.methods import ImpalaConfig, PPOConfig, SACConfig
+from runtime.base.training import from_mapping
 from runtime.rl.algos.actor import ActorShape, NumpyActor
-from runtime.rl.algos.configs import ImpalaConfig, PPOConfig, SACConfig
 from runtime.rl.algos.device_actor import DeviceActor
 from runtime.rl.algos.impala import Impala
-from runtime.rl.algos.moments import REWARD_BOUND, Mean, RunningMoments
+from runtime.rl.algos.networks import REWARD_BOUND, Mean, RunningMoments
 from runtime.rl.algos.off_policy.sac import SAC
 from runtime.rl.algos.plan import make_plan
 from runtime.rl.algos.ppo import PPO
 from runtime.rl.buffers.rollout_buffer import DISCOUNTED, RolloutBatch, rollout_layout
 from runtime.rl.envs.base import StepResult
 from runtime.rl.roles.rollout import Rollout
-from runtime.rl.settings import from_mapping
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from tests.runtime.rl.algos.test_onpolicy import DISCRETE, GAUSSIAN, acted
 from tests.runtime.rl.algos.test_sac import make_batch

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from runtime.base.methods import SACConfig
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.algos.configs import SACConfig
 from runtime.rl.algos.off_policy.sac import SAC
 from runtime.rl.checkpoints.learner_state import not_finite_report, report
 from tests.runtime.rl.algos.test_sac import make_batch

@@ -9,15 +9,15 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
+from runtime.base.methods import ImpalaConfig, PPOConfig
+from runtime.base.training import from_mapping
 from runtime.rl.algos.actor import ActorShape, NumpyActor
 from runtime.rl.algos.actor_critic import present_rows
-from runtime.rl.algos.configs import ImpalaConfig, PPOConfig
 from runtime.rl.algos.impala import Impala, v_trace
 from runtime.rl.algos.networks import tanh_
 from runtime.rl.algos.plan import make_plan
 from runtime.rl.algos.ppo import PPO, generalised_advantage
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
-from runtime.rl.settings import from_mapping
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from tests.fakes.padding import padded
 

@@ -6,17 +6,17 @@ import itertools
 
 import pytest
 
+from runtime.base.training import SettingsError, from_mapping
 from runtime.rl.algos import plan as own
 from runtime.rl.algos.method_config import ReplayConfig
 from runtime.rl.algos.off_policy.sac import SAC
 from runtime.rl.algos.plan import build, make_plan
-from runtime.rl.settings import SettingsError, from_mapping
 from runtime.rl.spaces import ActionSpace, ObsSpace
 
 NUMBERS = itertools.count()
 CALM = """
 from dataclasses import dataclass
-from runtime.rl.algos.configs import SACConfig
+from runtime.base.methods import SACConfig
 from runtime.rl.algos.off_policy.sac import SAC
 
 class Calm(SAC):

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from runtime.base.errors import SetupError
-from runtime.rl import settings
+from runtime.base.training import Settings, from_mapping
 from runtime.rl.algos.actor import NumpyActor
 from runtime.rl.algos.algorithm import Algorithm
 from runtime.rl.algos.networks import Network
@@ -23,11 +23,10 @@ from runtime.rl.algos.own_network import first_weights
 from runtime.rl.algos.plan import Plan, build
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
-from runtime.rl.device.precision import chosen_precision
-from runtime.rl.roles.inference_process import NetworkSetup, make_network
+from runtime.rl.device.accelerator import chosen_precision
 from runtime.rl.roles.launch_context import environment_plan, make_environment
+from runtime.rl.roles.remote_inference import NetworkSetup, make_network
 from runtime.rl.roles.settings_check import check_settings
-from runtime.rl.settings import Settings
 from tests.runtime.conftest import RunUnderTest
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -84,7 +83,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def view(method: str = "sac", **others: Any) -> Settings:
     own = {"name": "glance:Glance", "width": 12}
     base = {"environment": "racing", "environment_options": {"observation": "view"}, "num_envs": 2, "hidden": [8]}
-    return settings.from_mapping({**base, "network": own, "algorithm": method, **METHODS.get(method, {}), **others})
+    return from_mapping({**base, "network": own, "algorithm": method, **METHODS.get(method, {}), **others})
 
 
 def precision_of(training: Settings) -> str:
@@ -170,7 +169,7 @@ def test_a_seed_gives_the_first_weights_and_leaves_torchs_own_generator_alone() 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "sac", "dqn"])
 def test_numbers_without_pictures_go_through_it_too(algorithm: str) -> None:
-    training = settings.from_mapping(
+    training = from_mapping(
         {
             "environment": "CartPole-v1",
             "algorithm": algorithm,
@@ -199,7 +198,7 @@ def test_numbers_without_pictures_go_through_it_too(algorithm: str) -> None:
 )
 def test_what_is_no_network_is_a_sentence(network: Any, sentence: str) -> None:
     with pytest.raises(SetupError, match=sentence):
-        check_settings(settings.from_mapping({"network": network}))
+        check_settings(from_mapping({"network": network}))
 
 
 def test_settings_that_do_not_go_with_it_are_refused() -> None:

@@ -11,20 +11,19 @@ import numpy as np
 import pytest
 import torch
 
+from runtime.base.methods import SACConfig
 from runtime.base.replay_memory import memory_of_settings
+from runtime.base.training import Settings, from_mapping
 from runtime.exchange.segments import SegmentBundle
-from runtime.rl.algos.actor import ActorShape, NumpyActor
-from runtime.rl.algos.configs import SACConfig
+from runtime.rl.algos.actor import ActorShape, CopyStates, NumpyActor
 from runtime.rl.algos.memory import Memory
 from runtime.rl.algos.plan import Plan, build, make_plan, make_store
-from runtime.rl.algos.recurrent.copy_states import CopyStates
-from runtime.rl.algos.recurrent.soft_actor_critic import RecurrentDiscreteSAC, RecurrentSAC
+from runtime.rl.algos.recurrent import RecurrentDiscreteSAC, RecurrentSAC
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.buffers.ring_index import ABSENT
 from runtime.rl.buffers.sequence_replay import SequenceReplay
 from runtime.rl.roles.experience import memory_of
 from runtime.rl.roles.rollout import Rollout
-from runtime.rl.settings import Settings, from_mapping
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from tests.runtime.rl.algos.test_memory import CHOICE, KINDS, PICTURES, VECTOR, Ending, observations
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
+from runtime.base.methods import SACConfig
 from runtime.rl.algos.actor import LOG_STD_MAX, LOG_STD_MIN, ActorShape, NumpyActor
-from runtime.rl.algos.configs import SACConfig
 from runtime.rl.algos.off_policy.sac import SAC
 from runtime.rl.buffers.replay import Batch
 

@@ -16,18 +16,18 @@ import torch
 from torch import Tensor
 from torch.distributed import HashStore, ProcessGroupGloo
 
+from runtime.base.methods import DQNConfig, ImpalaConfig, PPOConfig, SACConfig
+from runtime.base.training import from_mapping
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.algorithm import Algorithm, Stats
-from runtime.rl.algos.configs import DQNConfig, ImpalaConfig, PPOConfig, SACConfig
 from runtime.rl.algos.impala import Impala
 from runtime.rl.algos.off_policy.dqn import DQN
 from runtime.rl.algos.off_policy.sac import SAC
 from runtime.rl.algos.plan import assemble, make_plan
 from runtime.rl.algos.ppo import PPO
-from runtime.rl.algos.recurrent.actor_critic import RecurrentPPO
+from runtime.rl.algos.recurrent import RecurrentPPO
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
-from runtime.rl.settings import from_mapping
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from tests.runtime.rl.algos.test_memory import rollouts, shape_of
 from tests.runtime.rl.algos.test_onpolicy import acted

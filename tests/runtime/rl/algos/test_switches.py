@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from runtime.base.methods import ImpalaConfig, PPOConfig, SACConfig
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.algos.configs import ImpalaConfig, PPOConfig, SACConfig
 from runtime.rl.algos.impala import Impala
 from runtime.rl.algos.off_policy.sac import SAC, random_shift
 from runtime.rl.algos.ppo import PPO, clipped_stats

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from runtime.base.methods import TD3Config
+from runtime.base.training import from_mapping
 from runtime.rl.algos.actor import ActorShape, NumpyActor
-from runtime.rl.algos.configs import TD3Config
 from runtime.rl.algos.off_policy.td3 import TD3
 from runtime.rl.algos.plan import build, make_plan
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.roles.device_collector import PolicySampler
-from runtime.rl.settings import from_mapping
 from runtime.rl.spaces import ActionSpace, ObsSpace
 
 pytestmark = pytest.mark.usefixtures("one_thread")

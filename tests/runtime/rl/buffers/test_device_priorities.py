@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.rl.buffers.device_priorities import DevicePriorities
-from runtime.rl.buffers.device_rows import DeviceRows
+from runtime.rl.buffers.device_replay import DevicePriorities, DeviceRows
 from runtime.rl.buffers.priorities import Priority
 from runtime.rl.buffers.replay import Replay, transition_layout
 from runtime.rl.buffers.ring_index import ABSENT, TERMINATED

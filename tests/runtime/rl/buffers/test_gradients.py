@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from runtime.base.training import from_mapping
 from runtime.rl.algos.actor import ActorShape, NumpyActor
 from runtime.rl.algos.plan import build, make_plan
-from runtime.rl.buffers.gradient_buffer import Gradients, gradient_layout
-from runtime.rl.buffers.rollout_buffer import Rollouts, rollout_layout
+from runtime.rl.buffers.rollout_buffer import Gradients, Rollouts, gradient_layout, rollout_layout
 from runtime.rl.envs.registry import make_vector_env
 from runtime.rl.roles.rollout import Rollout
 from runtime.rl.roles.worker_gradients import RolloutGradients, cross_entropy_gradient
-from runtime.rl.settings import from_mapping
 from runtime.rl.spaces import ActionSpace, ObsSpace
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from runtime.exchange.protocol.messages import SegmentRows, Trajectory
 from runtime.exchange.segments import SegmentBundle
-from runtime.rl.buffers.device_rows import DeviceRows
+from runtime.rl.buffers.device_replay import DeviceRows
 from runtime.rl.buffers.priorities import Priorities, Priority
 from runtime.rl.buffers.replay import TRANSITION_FIELDS, Replay, transition_layout
 from runtime.rl.buffers.ring_index import ABSENT, TERMINATED, TRUNCATED

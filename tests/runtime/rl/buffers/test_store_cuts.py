@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.rl.buffers import store_cuts
-from runtime.rl.buffers.gradient_buffer import Gradients, gradient_layout
+from runtime.rl.buffers import replay_state
 from runtime.rl.buffers.priorities import Priority
 from runtime.rl.buffers.replay import Replay, transition_layout
+from runtime.rl.buffers.rollout_buffer import Gradients, gradient_layout
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from tests.fakes.segments import numbered
 
@@ -42,7 +42,7 @@ def test_a_cut_is_the_state_of_its_moment_whatever_is_put_while_it_is_copied(
     most_bytes = None if most_rows is None else most_rows * LAYOUT.item_bytes
     expected = replay.state(most_bytes)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store_cuts, "CHUNK_BYTES", 3 * LAYOUT.item_bytes)
+        patch.setattr(replay_state, "CHUNK_BYTES", 3 * LAYOUT.item_bytes)
         cut = replay.cut(most_bytes)
         waiting = list(puts)
         for is_put in turns:

@@ -12,16 +12,15 @@ import pytest
 import torch
 
 from runtime.base.errors import NotFiniteError
+from runtime.base.methods import SACConfig
 from runtime.exchange.learner_server import ExchangeCut, ExchangeState
-from runtime.exchange.machines.sequence_ledger import Accounts
+from runtime.exchange.machines.member_state import Accounts
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.algos.configs import SACConfig
 from runtime.rl.algos.off_policy.sac import SAC
 from runtime.rl.buffers.replay import Replay, transition_layout
 from runtime.rl.checkpoints.checkpoint_files import Checkpoint, Checkpoints
 from runtime.rl.checkpoints.counters import Counters
-from runtime.rl.checkpoints.learner_state import LearnerSnapshot, pack, unpack
-from runtime.rl.checkpoints.writer import CheckpointWriter
+from runtime.rl.checkpoints.learner_state import CheckpointWriter, LearnerSnapshot, pack, unpack
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from tests.fakes.segments import numbered
 

@@ -18,8 +18,7 @@ import pytest
 from runtime.base import contract
 from runtime.base.atomic_files import ByteProgress
 from runtime.base.object_store import FolderStore, ObjectStore, StoreError, open_store
-from runtime.rl.checkpoints.checkpoint_files import Checkpoints
-from runtime.rl.checkpoints.upload import Mirror, bring_newest
+from runtime.rl.checkpoints.checkpoint_files import Checkpoints, Mirror, bring_newest
 from tests.fakes.moto_server import moto_server
 from tests.runtime.conftest import TINY, RunUnderTest
 
@@ -126,7 +125,7 @@ WRITER = """
 import sys, time
 from pathlib import Path
 from runtime.base import object_store as s3
-from runtime.rl.checkpoints.upload import Mirror
+from runtime.rl.checkpoints.checkpoint_files import Mirror
 from runtime.base.object_store import open_store
 s3.PART_BYTES = int(sys.argv[4])
 mirror = Mirror(open_store(sys.argv[1]), Path(sys.argv[2]), 10, lambda text: print(text, flush=True))

@@ -10,17 +10,16 @@ import pytest
 import torch
 
 from runtime.base.errors import SetupError
+from runtime.base.training import Settings, from_mapping
 from runtime.rl.algos.actor import NumpyActor
 from runtime.rl.algos.plan import build, make_store
 from runtime.rl.algos.ppo import value_error
 from runtime.rl.buffers.replay import Replay
-from runtime.rl.datasets.journal import dataset_files, open_episodes
+from runtime.rl.datasets.episode_files import dataset_files, open_episodes, summary
 from runtime.rl.datasets.recorder import EpisodeRecorder
 from runtime.rl.datasets.replay_source import fill_replay
-from runtime.rl.datasets.summary import summary
 from runtime.rl.roles.evaluator import drive_episodes
 from runtime.rl.roles.launch_context import environment_plan, make_environment
-from runtime.rl.settings import Settings, from_mapping
 
 pytest.importorskip("h5py")
 

@@ -11,12 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runtime.rl.datasets.journal import dataset_files, open_episodes
+from runtime.base.training import from_mapping
+from runtime.rl.datasets.episode_files import dataset_files, open_episodes, summary
 from runtime.rl.datasets.recorder import EpisodeRecorder
-from runtime.rl.datasets.summary import summary
 from runtime.rl.envs.base import VectorEnv
 from runtime.rl.roles.launch_context import make_environment
-from runtime.rl.settings import from_mapping
 
 pytest.importorskip("h5py")
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from runtime.base.training import SettingsError, from_mapping
 from runtime.rl.device.compiled import CompiledEnv, Draws, compiled, is_compiled
 from runtime.rl.envs.registry import make_device_env
 from runtime.rl.roles.device_collector import DeviceCollector, torch_arrays
-from runtime.rl.settings import SettingsError, from_mapping
 from tests.runtime.rl.roles.test_device_collector import collector_of, copied, settings_of
 
 # Torch's compiler warns about deprecations in torch itself.

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from runtime.base.errors import FailedError
-from runtime.rl.device.usage import device_failures
+from runtime.rl.device.accelerator import device_failures
 
 OUT_OF_MEMORY = (
     "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.10 GiB of which 1.00 MiB is "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runtime.rl.device.usage import device_free_bytes, host_free_bytes
+from runtime.rl.device.accelerator import device_free_bytes, host_free_bytes
 
 GIB = 2**30
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from runtime.base.training import SettingsError, from_mapping
 from runtime.rl.algos.plan import assemble, make_plan
-from runtime.rl.device.precision import chosen_precision, set_float32_products
-from runtime.rl.settings import SettingsError, from_mapping
+from runtime.rl.device.accelerator import chosen_precision, set_float32_products
 from runtime.rl.spaces import ActionSpace, ObsSpace
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from runtime.rl.device.usage import DeviceMeter
+from runtime.rl.device.accelerator import DeviceMeter
 from tests.fakes.nvml import GIB, FakeGpu, FakeNvml
 
 

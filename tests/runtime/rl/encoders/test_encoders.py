@@ -16,8 +16,8 @@ import torch
 
 from runtime.base.errors import SetupError
 from runtime.base.signals import Stop
+from runtime.base.training import Settings, from_mapping
 from runtime.cli import main
-from runtime.rl import settings
 from runtime.rl.algos.actor import NumpyActor
 from runtime.rl.algos.algorithm import Algorithm
 from runtime.rl.algos.networks import Network
@@ -29,7 +29,6 @@ from runtime.rl.encoders.vae import VAE
 from runtime.rl.encoding.training import Autoencoder, Training, train
 from runtime.rl.roles.launch_context import environment_plan, make_environment
 from runtime.rl.roles.settings_check import check_settings
-from runtime.rl.settings import Settings
 from tests.runtime.conftest import RunUnderTest
 
 PAGE = Path(__file__).parents[4] / "docs" / "own-methods.md"
@@ -120,17 +119,17 @@ def test_pictures_that_do_not_fit_the_weights_are_refused(tmp_path, image, sente
 )
 def test_a_wrong_setting_is_refused_by_the_check(encoder, sentence):
     with pytest.raises(SetupError, match=sentence):
-        check_settings(settings.from_mapping({**VIEW, "encoder": encoder}))
+        check_settings(from_mapping({**VIEW, "encoder": encoder}))
 
 
 def test_an_environment_without_pictures_is_refused():
-    training = settings.from_mapping({"environment": "racing", "encoder": {"name": "vae", "weights": "x"}})
+    training = from_mapping({"environment": "racing", "encoder": {"name": "vae", "weights": "x"}})
     with pytest.raises(SetupError, match="shows none"):
         check_settings(training)
 
 
 def test_weights_that_are_not_there_are_named(tmp_path):
-    training = settings.from_mapping({**VIEW, "encoder": {"name": "vae", "weights": str(tmp_path / "none")}})
+    training = from_mapping({**VIEW, "encoder": {"name": "vae", "weights": str(tmp_path / "none")}})
     with pytest.raises(SetupError, match="does not exist"):
         make_environment(training, 1, {})
 
@@ -153,7 +152,7 @@ def test_the_command_records_trains_and_writes_what_a_run_loads(tmp_path, monkey
     monkeypatch.setenv("L2R_CONFIG", json.dumps(VIEW))
     small = ["--frames", "128", "--epochs", "1", "--latents", "4", "--channels", "4"]
     assert main(["encode", str(path), *small]) == 0
-    training = settings.from_mapping({**VIEW, "encoder": {"name": "vae", "weights": str(path)}})
+    training = from_mapping({**VIEW, "encoder": {"name": "vae", "weights": str(path)}})
     seen = make_environment(replace(training, encoder=None), 2, {})
     env = make_environment(training, 2, {})
     vector = seen.obs_space.split(seen.reset(3))[0]
@@ -177,7 +176,7 @@ def test_the_encoder_of_the_page_is_used_as_it_stands_there(tmp_path, monkeypatc
     (tmp_path / "halves.py").write_text(example("class Halves"))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "halves", raising=False)
-    training = settings.from_mapping({**VIEW, "encoder": {"name": "halves:Halves", "parts": 2}})
+    training = from_mapping({**VIEW, "encoder": {"name": "halves:Halves", "parts": 2}})
     env = make_environment(training, 2, {})
     first = env.reset(0)
     result = env.step(np.zeros((2, 2), np.float32))
@@ -213,7 +212,7 @@ def tuned_run(folder: Path, method: str = "sac") -> Settings:
         lab_file(path, (32, 32, 1), Training(latents=3, channels=(4, 8)))
     encoder = {"name": "vae", "weights": str(path), "frozen": False}
     chosen = {"algorithm": method, "hidden": [8], **METHODS[method]}
-    return settings.from_mapping({**VIEW, "encoder": encoder, **chosen})
+    return from_mapping({**VIEW, "encoder": encoder, **chosen})
 
 
 def made(training: Settings, seed: int = 1) -> tuple[Plan, Algorithm, np.ndarray]:
@@ -300,7 +299,7 @@ def test_a_run_learns_a_tuned_encoder_and_goes_on_with_it(run: RunUnderTest, tmp
     successor = run.start("learner")
     wait_until(lambda: "resumed ckpt-" in successor.text(), "a resume", log=successor)
     newest = max((run.folder / "run" / "checkpoints").glob("*.safetensors"))
-    plan, _, _ = made(settings.from_mapping(run.settings))
+    plan, _, _ = made(from_mapping(run.settings))
     first = np.concatenate([kernel.ravel() for kernel in plan.first_kernels])
     saved = safetensors.numpy.load_file(newest)["method.actor"][: len(first)]
     assert np.abs(saved - first).max() > 1e-4

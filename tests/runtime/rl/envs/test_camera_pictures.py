@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.rl.envs.camera_pictures import CameraPicture, area_weights, read_cameras
+from runtime.rl.envs.l2r_options import CameraPicture, area_weights, read_cameras
 from runtime.sim.wire.errors import LostError
 
 FRAME = np.random.default_rng(0).integers(0, 256, (12, 16, 3), dtype=np.uint8)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.base.training import from_mapping
 from runtime.exchange.learner_server import ExchangeState
-from runtime.exchange.machines.sequence_ledger import Accounts
-from runtime.rl import settings
+from runtime.exchange.machines.member_state import Accounts
 from runtime.rl.algos.plan import Plan, build, make_store
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints
 from runtime.rl.checkpoints.counters import Counters
@@ -23,7 +23,7 @@ COUNTERS = Counters(epoch=1, env_steps=70, updates=9, lost_updates=0, policy_ver
 
 def save_policy(folder: Path, training: dict[str, Any], seed: int = 3, **facts: Any) -> tuple[Plan, NDArray[Any]]:
     """Write a checkpoint to `folder` and return its plan and the policy's weights."""
-    values = settings.from_mapping(training)
+    values = from_mapping(training)
     plan = environment_plan(values, make_environment(values, 1, {}))
     method, store = build(plan, seed, "cpu"), make_store(plan, values, seed)
     accounts = Accounts()

@@ -12,8 +12,7 @@ import pytest
 
 from runtime.base import contract
 from runtime.cli import main
-from runtime.rl.algos.actor import NumpyActor
-from runtime.rl.algos.recurrent.copy_states import CopyStates
+from runtime.rl.algos.actor import CopyStates, NumpyActor
 from runtime.rl.envs.registry import make_vector_env
 from runtime.rl.roles.evaluator import drive_episodes, evaluation_seeds
 from tests.runtime.conftest import RunUnderTest, eventually
@@ -105,7 +104,7 @@ def test_the_variable_goes_over_the_settings_of_the_checkpoint(
 
 
 OWN = """
-from runtime.rl.algos.configs import SACConfig
+from runtime.base.methods import SACConfig
 from runtime.rl.algos.off_policy.sac import SAC
 
 class Calm(SAC):

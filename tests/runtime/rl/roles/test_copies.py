@@ -10,8 +10,8 @@ import pytest
 
 from runtime.base import contract
 from runtime.base.errors import SetupError
+from runtime.base.training import from_mapping
 from runtime.cli import main
-from runtime.rl import settings
 from runtime.rl.roles.copies import CopyRate, enough_copies, measure_copies
 
 
@@ -44,23 +44,23 @@ def test_the_smallest_number_that_is_nearly_the_best_is_enough(values: tuple[flo
     ],
 )
 def test_only_numbers_that_fit_the_settings_are_tried(overrides: dict[str, Any], largest: int) -> None:
-    measured = measure_copies(settings.from_mapping({"hidden": [16], "num_envs": 1, **overrides}), seconds=0.005)
+    measured = measure_copies(from_mapping({"hidden": [16], "num_envs": 1, **overrides}), seconds=0.005)
     assert measured[-1].num_envs <= largest
     alone = {"environment": "CartPole-v1", "algorithm": "ppo", "num_envs": 3, "ppo": {"batch_steps": 48}}
-    with_remainder = measure_copies(settings.from_mapping(alone), seconds=0.005)
+    with_remainder = measure_copies(from_mapping(alone), seconds=0.005)
     assert [rate.num_envs for rate in with_remainder] == [1]
 
 
 @pytest.mark.usefixtures("even_steps")
 def test_where_a_step_of_many_costs_no_more_all_that_fit_are_measured_and_the_most_are_enough() -> None:
-    measured = measure_copies(settings.from_mapping({"hidden": [16]}), seconds=0.03)
+    measured = measure_copies(from_mapping({"hidden": [16]}), seconds=0.03)
     assert [rate.num_envs for rate in measured] == [1, 2, 4, 8, 16, 32, 64, 128, 256]
     assert enough_copies(measured) == 256
 
 
 def test_copies_that_are_simulators_are_not_measured() -> None:
     with pytest.raises(SetupError, match="set num_envs by hand"):
-        measure_copies(settings.from_mapping({"environment": "l2r"}))
+        measure_copies(from_mapping({"environment": "l2r"}))
 
 
 @pytest.mark.usefixtures("even_steps")

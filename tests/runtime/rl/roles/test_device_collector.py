@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from runtime.base.errors import SetupError
-from runtime.exchange.machines.sequence_ledger import Accounts
+from runtime.base.training import Settings, SettingsError, from_mapping
+from runtime.exchange.machines.member_state import Accounts
 from runtime.rl.algos.actor import NumpyActor
 from runtime.rl.algos.plan import Plan, build, make_plan, make_store
 from runtime.rl.buffers.rollout_buffer import DeviceRollouts
@@ -24,7 +25,6 @@ from runtime.rl.roles.device_collector import (
 )
 from runtime.rl.roles.rate_limiter import RateLimiter
 from runtime.rl.roles.rollout import Rollout
-from runtime.rl.settings import Settings, SettingsError, from_mapping
 from runtime.rl.spaces import ActionSpace, ObsSpace
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -7,12 +7,12 @@ import pytest
 
 from runtime.base.errors import SetupError
 from runtime.base.replay_memory import memory_of_settings
+from runtime.base.training import from_mapping
 from runtime.rl.algos.plan import make_plan
 from runtime.rl.buffers.host_rows import HostRows, reserved
 from runtime.rl.buffers.replay import Replay
 from runtime.rl.roles import experience
 from runtime.rl.roles.experience import INFLIGHT_BYTES, Experience, memory_of
-from runtime.rl.settings import from_mapping
 from runtime.rl.spaces import ActionSpace, ObsSpace
 
 GIB = 2**30

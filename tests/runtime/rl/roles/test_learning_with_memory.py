@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import yaml
 
-from runtime.rl.algos.actor import NumpyActor
+from runtime.base.training import from_mapping
+from runtime.rl.algos.actor import CopyStates, NumpyActor
 from runtime.rl.algos.plan import build, make_store
-from runtime.rl.algos.recurrent.copy_states import CopyStates
 from runtime.rl.roles.launch_context import environment_plan, make_environment
 from runtime.rl.roles.rollout import Rollout
-from runtime.rl.settings import from_mapping
 
 MANIFESTS = Path(__file__).parents[4] / "manifests"
 BALANCED = 195.0

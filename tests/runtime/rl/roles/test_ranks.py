@@ -20,16 +20,16 @@ from torch.distributed.launcher import api
 
 from runtime.base import contract
 from runtime.base.errors import SetupError
+from runtime.base.methods import PPOConfig
 from runtime.base.metrics import Console
 from runtime.base.signals import Stop
+from runtime.base.training import from_mapping
 from runtime.base.training_rules import mistakes_in
-from runtime.rl.algos.configs import PPOConfig
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints
 from runtime.rl.roles import ranks
 from runtime.rl.roles.launch_context import Context, plan_of
 from runtime.rl.roles.ranks import RankGroup, ShareForm, part, share_of, whole
-from runtime.rl.settings import from_mapping
 from tests.runtime.conftest import RunUnderTest, Started
 from tests.runtime.rl.algos.test_sac import make_batch
 

@@ -10,9 +10,9 @@ import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 
 from runtime.base.errors import SetupError
+from runtime.base.training import parse
 from runtime.rl.roles.launch_context import plan_of
 from runtime.rl.roles.settings_check import check_settings, try_environment
-from runtime.rl.settings import parse
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from runtime.base import trackers
 from runtime.base.errors import SetupError
 from runtime.base.metrics import Console
 from runtime.base.signals import Stop
+from runtime.base.training import parse
 from runtime.rl.roles import tracking
 from runtime.rl.roles.launch_context import Context
 from runtime.rl.roles.settings_check import check_settings
-from runtime.rl.settings import parse
 from tests.runtime.conftest import eventually
 
 KEY = "0123456789abcdef0123456789abcdef01234567"

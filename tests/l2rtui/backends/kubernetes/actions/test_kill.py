@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from l2rtui.backends.kubernetes.actions.kill import kill
+from l2rtui.backends.kubernetes.actions.scale import kill
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import NotFoundError

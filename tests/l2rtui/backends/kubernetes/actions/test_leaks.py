@@ -6,7 +6,7 @@ import pytest
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.actions.destroy import destroy
-from l2rtui.backends.kubernetes.actions.leaks import find
+from l2rtui.backends.kubernetes.actions.owned_objects import find
 from l2rtui.backends.kubernetes.actions.slot_leases import Claimant, SlotLeases, slots_by_device
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.domain.node import SlotId

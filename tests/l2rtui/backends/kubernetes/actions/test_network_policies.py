@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.actions import destroy, diff, leaks, network_policies
+from l2rtui.backends.kubernetes.actions import destroy, diff, network_policies, owned_objects
 from l2rtui.backends.kubernetes.actions import launch as launching
 from l2rtui.backends.kubernetes.actions.network_policies import needs_policy, network_policy
 from l2rtui.config import Settings
@@ -73,7 +73,7 @@ async def test_the_receipt_counts_the_policy_and_the_leak_check_knows_it(context
     assert server.names("NetworkPolicy") == []
     policy = network_policy(plan.runs[0], "ml")
     server.put(policy)
-    assert [(leak.kind, leak.name) for leak in await leaks.find(context)] == [("NetworkPolicy", "l2r-r")]
+    assert [(leak.kind, leak.name) for leak in await owned_objects.find(context)] == [("NetworkPolicy", "l2r-r")]
 
 
 async def test_without_the_right_a_launch_goes_on_and_the_check_says_so(context, server):

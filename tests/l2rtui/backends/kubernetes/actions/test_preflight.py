@@ -7,14 +7,14 @@ from msgspec.structs import replace
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.actions import diagnose as diagnosis
-from l2rtui.backends.kubernetes.actions.diagnose import diagnose
+from l2rtui.backends.kubernetes.actions.diagnose import denied, diagnose
 from l2rtui.backends.kubernetes.actions.diff import differences
-from l2rtui.backends.kubernetes.actions.permissions import denied
 from l2rtui.backends.kubernetes.actions.preflight import check_plan
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.config import Settings
-from l2rtui.domain.containers import Binding, Mount
+from l2rtui.domain.containers import Mount
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.preflight import Severity
 from l2rtui.domain.workload import Resources
 from tests.fakes.kubernetes_objects import Failure

@@ -20,8 +20,9 @@ from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.api.resources import KINDS
 from l2rtui.backends.kubernetes.backend import KubernetesBackend
 from l2rtui.domain.change import ProblemsChanged
-from l2rtui.domain.containers import Binding, Mount, PodSettings
+from l2rtui.domain.containers import Mount, PodSettings
 from l2rtui.domain.history import HistoryEntry, HistoryRecord
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.log import LogQuery
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.placement import place

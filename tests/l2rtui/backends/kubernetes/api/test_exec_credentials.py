@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from l2rtui.backends.kubernetes.api.credentials import ExecSource, plugin_source
 from l2rtui.backends.kubernetes.api.errors import ApiError
-from l2rtui.backends.kubernetes.api.exec_credentials import ExecSource, plugin_source
 from l2rtui.backends.kubernetes.api.kubeconfig import Access, ExecPlugin, User
 from l2rtui.backends.kubernetes.api.login import ApiLogin
 from l2rtui.errors import BackendError

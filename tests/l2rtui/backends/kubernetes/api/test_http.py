@@ -9,8 +9,8 @@ import time
 import pytest
 from aiohttp import web
 
+from l2rtui.backends.kubernetes.api import connectors as tcp
 from l2rtui.backends.kubernetes.api import http as connection
-from l2rtui.backends.kubernetes.api import sockets as tcp
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.api.http import Connection
 from l2rtui.backends.kubernetes.api.kubeconfig import Access, User

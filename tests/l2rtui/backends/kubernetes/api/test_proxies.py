@@ -11,10 +11,10 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
+from l2rtui.backends.kubernetes.api.connectors import environment_proxy
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.api.http import Connection
 from l2rtui.backends.kubernetes.api.kubeconfig import Access, User
-from l2rtui.backends.kubernetes.api.proxies import environment_proxy
 from l2rtui.errors import ConfigError
 from tests.l2rtui.backends.kubernetes.api_server import Server, certificate, serving
 

@@ -10,9 +10,9 @@ from aiohttp import web
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.client import Api
-from l2rtui.backends.kubernetes.api.dra_structs import ResourceClaimStruct, ResourceSliceStruct
 from l2rtui.backends.kubernetes.api.kubeconfig import Access, User
 from l2rtui.backends.kubernetes.api.structs import NodeStruct, PodStruct
+from l2rtui.backends.kubernetes.state.dra_allocations import ResourceClaimStruct, ResourceSliceStruct
 from l2rtui.backends.kubernetes.state.joiner import Joiner
 from l2rtui.backends.kubernetes.state.node_devices import SlotRule
 from l2rtui.backends.kubernetes.state.visibility import find_visibility, scopes

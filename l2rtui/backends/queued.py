@@ -22,12 +22,13 @@ from l2rtui.domain.snapshot import ClusterSnapshot, RunView, SetView
 from l2rtui.domain.status import QUEUED
 from l2rtui.errors import BackendError, RefusedError
 
-if TYPE_CHECKING:  # the store of a queue is imported once there is one
+if TYPE_CHECKING:
     from l2rtui.backends.queue_store import Place, QueueStore
     from l2rtui.domain.plan import ScalePlan
     from l2rtui.domain.queue import Ticket
     from l2rtui.domain.receipt import DestroyProgress, Receipt
     from l2rtui.domain.workload import RunSpec
+
 
 _WATCH_SECONDS: Final = 0.5
 """Interval at which the queue's file is checked while the backend is silent: one stat."""
@@ -151,7 +152,6 @@ class QueuedBackend(WrappedBackend):
 
     # --- inside ------------------------------------------------------------------------------------------------
     def _views(self) -> dict[str, RunView]:
-        """Return the rows of queued runs by uid."""
         if self._store is None and not any(self._state.glob("*/queue.json")):
             return {}
         tickets = self.queue.look().queue.tickets
@@ -234,7 +234,6 @@ class _QueuedRows:
                 self._shown.pop(change.uid, None)  # the row is gone: a ticket that still exists brings it back
 
     def update(self, queued: dict[str, RunView]) -> tuple[Change, ...]:
-        """Return the changes that lead to these rows."""
         rows = {uid: view for uid, view in queued.items() if uid not in self._launched}
         changes: list[Change] = [RunChanged(view) for uid, view in rows.items() if self._shown.get(uid) != view]
         absent = {uid for uid in self._shown if uid not in rows and uid not in self._launched}

@@ -1,19 +1,44 @@
-"""Variables of a run's processes that every backend sets the same way: addresses of the others, limits and alerts.
+"""Specs of runs as every backend reads them: stored text, training settings, and variables of processes.
 
-Backends provide addresses; names and formats are defined here: our own, TensorFlow's ``TF_CONFIG``, and the plain
-variables of the Helm chart ``distributed-tensorflow``. The learner's endpoint is not included: each backend sets
-it.
+The variables are addresses of the other processes, limits and alerts. Backends provide addresses; names and
+formats are defined here: our own, TensorFlow's ``TF_CONFIG``, and the plain variables of the Helm chart
+``distributed-tensorflow``. The learner's endpoint is not included: each backend sets it.
+
+Training settings are checked by the runtime's own rules, which need no runtime to be installed. The services give
+every backend the same findings; where there are none, the local one asks the installed runtime.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from l2rtui.domain.plan import PodPlan, gpu_count
+from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec, pod_name
-from runtime.base import bounded_json, contract
+from runtime.base import bounded_json, contract, environments
 from runtime.base.alert_rules import rules_text
+
+
+def decode(text: bytes | str) -> RunSpec:
+    """Decode a stored spec and check that its JSON text fields can be decoded. Raises
+    bounded_json.UndecodableError.
+    """
+    spec = bounded_json.decode(text, RunSpec)
+    trial = (spec.trial.values,) if spec.trial is not None else ()
+    for part in spec.sets:
+        _check_texts((part.template, *part.pod.templates), (dict, list))
+    _check_texts((spec.train, *trial), dict)
+    _check_texts((spec.extras,), list)
+    return spec
+
+
+def _check_texts(texts: tuple[str, ...], kind: type | tuple[type, ...]) -> None:
+    for text in texts:
+        if text and not isinstance(bounded_json.loads(text), kind):
+            raise bounded_json.UndecodableError("a part of it is not of its type")
+
 
 Address = Callable[[SetSpec, int], str]
 """Address of one replica of a set."""
@@ -122,3 +147,40 @@ def backstop_seconds(spec: RunSpec, pods: Sequence[PodPlan]) -> float | None:
         return None
     learner = next((part for part in spec.sets if part.role is Role.LEARNER), None)
     return deadline + (_GRACES * learner.grace_seconds if learner is not None else 0.0)
+
+
+RUNTIME_COMMAND: Final = "l2r-runtime"
+HINT: Final = "`l2rtui explain train` names all settings."
+_ROLES: Final = ("learner", "worker", "evaluator")
+"""Subcommands of the runtime that read the training settings of reinforcement learning."""
+
+
+def train_settings(spec: RunSpec) -> Mapping[str, Any] | None:
+    """Return the settings of a run with processes of the runtime; None for other runs and for invalid text."""
+    commands = (set_spec.command[:2] for set_spec in spec.sets if not set_spec.template)
+    if not any(
+        len(command) == 2 and command[0] == RUNTIME_COMMAND and command[1] in _ROLES for command in commands
+    ):
+        return None
+    try:
+        settings = bounded_json.loads(spec.train or "{}")
+    except ValueError:  # the runtime refuses it with its own sentence
+        return None
+    return settings if isinstance(settings, dict) else None
+
+
+def settings_findings(spec: RunSpec) -> tuple[Finding, ...]:
+    """Return a refusal for each mistake in a run's training settings."""
+    settings = train_settings(spec)
+    if settings is None:
+        return ()
+    from runtime.base.training_rules import mistakes_in  # 50 ms, which the first frame has no use for
+
+    name = settings.get("environment", environments.DEFAULT)
+    # An environment that does not exist has a finding of its own; its data says nothing about the method.
+    is_missing = isinstance(name, str) and not environments.is_possible(name)
+    checked = {key: value for key, value in settings.items() if key != "environment"} if is_missing else settings
+    return tuple(
+        Finding(Severity.REFUSAL, "train", f"train of {spec.name}: {sentence}", HINT)
+        for sentence in mistakes_in(checked)
+    )

@@ -1,1 +1,0 @@
-"""Supervisor of the workers in one pod: equal processes that share the GPU allocated by the device plugin."""
