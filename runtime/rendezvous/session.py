@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from torch.distributed.elastic.rendezvous import RendezvousClosedError
 
 from runtime.base.metrics import Console
-from runtime.jobs.elastic.plan import ElasticPlan
-from runtime.jobs.elastic.round_state import (
+from runtime.rendezvous.plan import NodePlan
+from runtime.rendezvous.round_state import (
     FAILED,
     BeatWatch,
     RendezvousNode,
@@ -32,7 +32,7 @@ from runtime.jobs.elastic.round_state import (
     with_beat,
     without,
 )
-from runtime.jobs.elastic.shared_values import SharedValues
+from runtime.rendezvous.shared_values import SharedValues
 
 BEAT_SECONDS: Final = 2.0
 PATIENCE_SECONDS: Final = 10.0
@@ -48,11 +48,12 @@ Transition = Callable[[RoundState], RoundState]
 class RendezvousSession:
     """Session of one node with one rendezvous."""
 
-    def __init__(self, values: SharedValues, plan: ElasticPlan, processes: int, console: Console) -> None:
+    def __init__(self, values: SharedValues, plan: NodePlan, processes: int, console: Console) -> None:
         self.values = values
         self._plan, self._console = plan, console
         self._key = state_key(plan.run_id)
-        self._node = RendezvousNode(uuid.uuid4().hex, plan.name, plan.local_address, 0, processes)
+        since = -1 if plan.place is None else plan.place
+        self._node = RendezvousNode(uuid.uuid4().hex, plan.name, plan.local_address, 0, processes, since)
         is_etcd = plan.backend != "c10d"
         self._poll_seconds = _POLL_SECONDS_ETCD if is_etcd else _POLL_SECONDS
         patience = PATIENCE_SECONDS_ETCD if is_etcd else PATIENCE_SECONDS

@@ -15,13 +15,12 @@ from torch.distributed.elastic.utils import store as store_util
 
 from runtime.base.addresses import parse
 from runtime.base.metrics import Console
-from runtime.jobs.elastic import rendezvous_handler
 from runtime.jobs.elastic.node import node_folder
 from runtime.jobs.elastic.plan import ElasticPlan
-from runtime.jobs.elastic.rendezvous_handler import GivenUpError, RendezvousHandler
-from runtime.jobs.elastic.rendezvous_session import RendezvousSession
-from runtime.jobs.elastic.round_state import FAILED, FINISHED
-from runtime.jobs.elastic.shared_values import MemoryValues
+from runtime.rendezvous.handler import GivenUpError, RendezvousHandler, configuration
+from runtime.rendezvous.round_state import FAILED, FINISHED
+from runtime.rendezvous.session import RendezvousSession
+from runtime.rendezvous.shared_values import MemoryValues
 from tests.runtime.programs import wait_for
 
 
@@ -126,12 +125,15 @@ def test_failures_are_counted_per_membership_and_end_the_job(sessions):
     os.environ.pop("L2R_ROUND")
 
 
-def test_torchs_launcher_knows_the_handler_and_the_plain_name_says_whose_it_is():
+def test_torchs_launcher_knows_the_handler_and_the_plain_name_says_whose_it_is(sessions):
     from torch.distributed.elastic.rendezvous import RendezvousParameters
 
-    rendezvous_handler.register()
-    rendezvous_handler.register()
-    with pytest.raises(TypeError, match="is for `l2r-runtime elastic`"):
+    handler = RendezvousHandler(sessions("a"), plan(), lambda *_: None)
+    for _ in range(2):
+        config = configuration(handler)
+    parameters = RendezvousParameters(config["rdzv_backend"], "", "run", 1, 1, **config["rdzv_configs"])
+    assert rendezvous_handler_registry.create_handler(parameters) is handler
+    with pytest.raises(TypeError, match="is for nodes of `l2r-runtime`"):
         rendezvous_handler_registry.create_handler(RendezvousParameters("l2r", "", "run", 1, 1))
 
 

@@ -13,16 +13,16 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from torch.distributed import DistStoreError, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic import rendezvous
 from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousInfo, RendezvousParameters
 
 from runtime.base import contract
-from runtime.jobs.elastic.plan import ElasticPlan
-from runtime.jobs.elastic.rendezvous_session import RendezvousSession
-from runtime.jobs.elastic.round_state import RoundState
+from runtime.rendezvous.plan import NodePlan
+from runtime.rendezvous.round_state import RoundState
+from runtime.rendezvous.session import RendezvousSession
 
 _POLL_SECONDS: Final = 0.1
 _GET_SECONDS: Final = 15.0
@@ -150,7 +150,7 @@ class GivenUpError(RendezvousError):
 class RendezvousHandler(rendezvous.RendezvousHandler):
     """Rendezvous handler of one node."""
 
-    def __init__(self, session: RendezvousSession, plan: ElasticPlan, announce: Announce) -> None:
+    def __init__(self, session: RendezvousSession, plan: NodePlan, announce: Announce) -> None:
         self._session, self._plan, self._announce = session, plan, announce
         self._nodes: frozenset[str] = frozenset()
         self._num_failures = 0
@@ -226,18 +226,14 @@ class RendezvousHandler(rendezvous.RendezvousHandler):
         return True
 
 
-def configuration(handler: RendezvousHandler) -> dict[str, object]:
-    """Return the rendezvous configuration that makes the launcher use a handler."""
-    return {_HANDLER: handler}
-
-
-def register() -> None:
-    """Register the handler with torch's launcher; repeated calls do nothing."""
-    rendezvous.rendezvous_handler_registry.register(BACKEND, _of_parameters)
+def configuration(handler: RendezvousHandler) -> dict[str, Any]:
+    """Return the fields of a LaunchConfig that make torch's launcher use a handler."""
+    rendezvous.rendezvous_handler_registry.register(BACKEND, _of_parameters)  # repeated calls do nothing
+    return {"rdzv_backend": BACKEND, "rdzv_configs": {_HANDLER: handler}}
 
 
 def _of_parameters(parameters: RendezvousParameters) -> rendezvous.RendezvousHandler:
     handler = parameters.get(_HANDLER)
     if not isinstance(handler, RendezvousHandler):
-        raise TypeError(f"the rendezvous {BACKEND} is for `l2r-runtime elastic`, which hands its session over")
+        raise TypeError(f"the rendezvous {BACKEND} is for nodes of `l2r-runtime`, which hand their sessions over")
     return handler
