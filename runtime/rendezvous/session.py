@@ -72,6 +72,11 @@ class RendezvousSession:
         """Id of this node."""
         return self._node.id
 
+    @property
+    def is_alone(self) -> bool:
+        """True if no other node was there when the state was last read."""
+        return all(node.id == self.id for node in self._state.everyone())
+
     def start(self) -> None:
         """Start sending heartbeats and checking the others."""
         self._thread.start()
@@ -91,7 +96,14 @@ class RendezvousSession:
         rendezvous is gone.
         """
         node = replace(self._node, port=port)
-        state = self._exchange(lambda state: state if state.end else joined(state, node, self._plan.max_nodes))
+
+        def join(state: RoundState) -> RoundState:
+            # At a fixed place this node is the next start of the one that was there.
+            has_place = self._plan.place is not None
+            before = {other.id for other in state.everyone() if has_place and other.since == node.since} - {self.id}
+            return joined(without(state, before), node, self._plan.max_nodes)
+
+        state = self._exchange(lambda state: state if state.end else join(state))
         enough_since: float | None = None
         last_sentence = time.monotonic()
         while state.end or not (state.is_complete and state.has_member(self.id)):

@@ -24,11 +24,11 @@ from runtime.rendezvous.shared_values import MemoryValues
 from tests.runtime.programs import wait_for
 
 
-def plan(name="a", min_nodes=2, max_nodes=2, max_restarts=3) -> ElasticPlan:
+def plan(name="a", min_nodes=2, max_nodes=2, max_restarts=3, place=None) -> ElasticPlan:
     return ElasticPlan(
         backend="c10d", endpoint=parse("tcp://127.0.0.1:29400"), run_id="run", min_nodes=min_nodes,
         max_nodes=max_nodes, processes=None, max_restarts=max_restarts, gather_seconds=1, command=("x",),
-        local_address="127.0.0.1", token="", name=name, folder=None,
+        local_address="127.0.0.1", token="", name=name, folder=None, place=place,
     )  # fmt: skip
 
 
@@ -65,6 +65,18 @@ def test_two_nodes_join_one_round_and_one_that_leaves_ends_it(sessions):
     assert not first.is_round_over()
     second.leave()
     wait_for(first.is_round_over, "the end of the round", seconds=20)
+
+
+def test_at_a_fixed_place_a_new_start_replaces_the_one_before_at_once(sessions):
+    second, first = sessions("b", place=1), sessions("a", place=0)
+    states = sessions.together(RendezvousSession.join, second, first)
+    assert [node.name for node in states[0].members] == ["a", "b"], "by place"
+    again = sessions("a again", place=0)
+    wait = ThreadPoolExecutor().submit(again.join)
+    wait_for(second.is_round_over, "the end of the round", seconds=5)
+    assert [node.name for node in second.join().members] == ["a again", "b"]
+    assert wait.result(10).members[0].name == "a again"
+    assert first.is_round_over()
 
 
 def test_the_first_end_stands_and_who_joins_then_is_told(sessions):
