@@ -47,6 +47,9 @@ SLOT: Final = f"{PREFIX}slot"
 STABLE: Final = f"{PREFIX}stable"
 """Set to ``true`` on pods with a stable name under the run's headless Service."""
 
+NODE_NUMBER: Final = f"{PREFIX}node-number"
+"""On the pods of a learner of several nodes: number of the node. Its Service leads to node 0, which has rank 0."""
+
 # --- annotations --------------------------------------------------------------------------------------------
 SEATS: Final = f"{PREFIX}seats"
 """On a controller and its pod template: JSON list of ``[index, [slot, …]]``, the seats of its pods."""
