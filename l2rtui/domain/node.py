@@ -79,6 +79,7 @@ class Gpu(Struct, frozen=True):
         slots: Number of workers that it can carry.
         resource: Extended resource through which its plugin hands it out, such as ``amd.com/gpu``; empty for NVIDIA
             GPUs. If it is set, the index is assigned by this program, as the driver's index is not visible.
+        numa: NUMA node of the host that it is attached to; None if unknown.
     """
 
     node: str
@@ -89,6 +90,7 @@ class Gpu(Struct, frozen=True):
     slots: int = 4
     is_cpu: bool = False
     resource: str = ""
+    numa: int | None = None
 
     def slot_ids(self) -> tuple[SlotId, ...]:
         """All slots of this device, lowest first."""

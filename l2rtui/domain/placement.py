@@ -28,7 +28,7 @@ from l2rtui.domain.containers import PodSettings
 from l2rtui.domain.counts import CLOSED, NVIDIA_GPU, Counts, counted_resource, counted_units
 from l2rtui.domain.kinds import Binding
 from l2rtui.domain.ledger import Ledger, NodeLedger, Slot, SlotState
-from l2rtui.domain.node import CPU, Node, SlotId, device_index, device_name
+from l2rtui.domain.node import CPU, Gpu, Node, SlotId, device_index, device_name
 from l2rtui.domain.quantity import counted
 from l2rtui.domain.workload import MAX_SEED, RunSpec, SetSpec, pod_name
 
@@ -394,7 +394,7 @@ class _Pool:
                 if (self.has_pins or self.resources.get(key, "") == part.pod.device) and part.suits(gpus[key[1]])
             ]
             number = part.whole_gpus
-            return _Room(_whole(suiting, self.sizes, number) if number else _first(suiting, part.slots))
+            return _Room(self._whole(suiting, gpus, number) if number else _first(suiting, part.slots))
         names = [counted_resource(part, ledger)]
         if self.has_pins and is_plugin and not part.pod.device:  # the user named devices of some plugin
             names += [gpus[index].resource for _, index in offered]
@@ -412,15 +412,26 @@ class _Pool:
                 open_slots = self.counts.open_slots(node, count)
                 suiting = [[slot for slot in slots if slot in open_slots] for slots in suiting]
             if part.pod.binding is Binding.HAMI:
-                slots = _whole(suiting, self.sizes, part.gpus) if part.gpus else _first(suiting, part.slots)
+                slots = self._whole(suiting, gpus, part.gpus) if part.gpus else _first(suiting, part.slots)
             elif count.resource.is_share:
                 slots = tuple(slot for slots in suiting for slot in slots)[:units]
                 slots = slots if len(slots) == units else ()
             else:
-                slots = _whole(suiting, self.sizes, units)
+                slots = self._whole(suiting, gpus, units)
             if slots:
                 return _Room(slots, name, units)
         return _Room()
+
+    def _whole(
+        self, devices: Iterable[Sequence[SlotId]], gpus: Mapping[int, Gpu], number: int
+    ) -> tuple[SlotId, ...]:
+        """Return all slots of ``number`` whole devices of a node, near each other; empty if there are fewer."""
+        complete: Sequence[Sequence[SlotId]] = [
+            slots for slots in devices if slots and len(slots) == self.sizes[slots[0].node, slots[0].gpu]
+        ]
+        if number > 1 and not self.has_pins:  # pins have the order that the user chose
+            complete = _near(complete, gpus, number)
+        return tuple(slot for slots in complete[:number] for slot in slots) if len(complete) >= number else ()
 
     def suits(self, key: Device, *, on_cpu: bool) -> bool:
         """Return True for a device whose kind suits a set, and for every device that the user named."""
@@ -428,10 +439,16 @@ class _Pool:
         return self.has_pins or (key in self.cpus if on_cpu else key[1] != CPU)
 
 
-def _whole(devices: Iterable[Sequence[SlotId]], sizes: Mapping[Device, int], number: int) -> tuple[SlotId, ...]:
-    """Return all slots of ``number`` whole devices; empty if there are fewer."""
-    complete = [slots for slots in devices if slots and len(slots) == sizes[slots[0].node, slots[0].gpu]][:number]
-    return tuple(slot for slots in complete for slot in slots) if len(complete) == number else ()
+def _near(devices: Sequence[Sequence[SlotId]], gpus: Mapping[int, Gpu], number: int) -> Sequence[Sequence[SlotId]]:
+    """Return those devices of one NUMA node that are at least ``number``; all devices if none has so many.
+
+    Of several NUMA nodes it is the one with the fewest, so that the others keep room for larger sets.
+    """
+    by_numa: dict[int, list[Sequence[SlotId]]] = {}
+    for slots in devices:
+        if (numa := gpus[slots[0].gpu].numa) is not None:
+            by_numa.setdefault(numa, []).append(slots)
+    return min((near for near in by_numa.values() if len(near) >= number), key=len, default=devices)
 
 
 def _first(devices: Iterable[Sequence[SlotId]], number: int) -> tuple[SlotId, ...]:

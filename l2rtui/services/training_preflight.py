@@ -41,7 +41,7 @@ MEMORY = "memory"
 
 
 def check_elastic(plan: LaunchPlan) -> tuple[Finding, ...]:
-    """Return a warning for each elastic set of which two processes would share a GPU.
+    """Return a warning for each elastic set, or learner of several nodes, of which two processes share a GPU.
 
     A warning, not a refusal: only the program knows whether it computes on the GPU of its node.
     """
@@ -50,8 +50,8 @@ def check_elastic(plan: LaunchPlan) -> tuple[Finding, ...]:
 
 def _of_run(run: RunPlan) -> Iterable[Finding]:
     for set_spec in run.spec.sets:
-        elastic = _elastic(set_spec)
-        if elastic is None or set_spec.pod.binding is Binding.CPU:
+        processes = _processes(run, set_spec)
+        if processes is None or set_spec.pod.binding is Binding.CPU:
             continue
         subject = f"{run.spec.name}/{set_spec.name}"
         pods: defaultdict[str, list[str]] = defaultdict(list)
@@ -62,9 +62,9 @@ def _of_run(run: RunPlan) -> Iterable[Finding]:
                         pods[f"{pod.node}/{gpu.index}"].append(pod.name)
         # All slots of a replica are on one GPU, unless it has whole ones.
         number = max(1, set_spec.gpus)
-        if pods and (elastic.processes or 1) > number:
+        if pods and processes > number:
             its = "its GPU" if number == 1 else f"its {number} GPUs"
-            sentence = f"{elastic.processes} processes of each node would share {its}, and NCCL takes one for each"
+            sentence = f"{processes} processes of each node would share {its}, and NCCL takes one for each"
             yield Finding(
                 Severity.WARNING, subject, sentence, f"Write more nodes with one process each. {_CPU_HINT}"
             )
@@ -76,10 +76,14 @@ def _of_run(run: RunPlan) -> Iterable[Finding]:
                 yield Finding(Severity.WARNING, subject, sentence, f"Write fewer nodes. {_CPU_HINT}")
 
 
-def _elastic(set_spec: SetSpec) -> runtime_commands.ElasticCommand | None:
+def _processes(run: RunPlan, set_spec: SetSpec) -> int | None:
+    """Return the processes of each node of a set that trains on GPUs as one group; None for other sets."""
+    if set_spec.role is Role.LEARNER and set_spec.replicas > 1:
+        settings = train_settings(run.spec) or {}
+        return None if settings.get("device") == "cpu" else 1
     wrapped = runtime_commands.read_step(set_spec.command)
     match = runtime_commands.read_elastic(wrapped[1] if wrapped else set_spec.command)
-    return None if match is None else match[0]
+    return None if match is None else match[0].processes or 1
 
 
 def class_problem(setting: str, name: str, file: str, text: str) -> str:
@@ -187,22 +191,29 @@ def _method(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _devices(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield a finding if the learner's pod gets fewer or more GPUs than the learner has ranks."""
+    """Yield a finding if the learner's pods get fewer or more GPUs than the learner has ranks."""
     learner = next((pod for pod in run.pods if pod.set_spec.role is Role.LEARNER), None)
     count = settings.get("devices", 1)
     if learner is None or type(count) is not int:
         return
-    gpus = max(1, learner.set_spec.gpus)
+    nodes = learner.set_spec.replicas
+    gpus = nodes * max(1, learner.set_spec.gpus)
     # On a CPU there are as many ranks as the settings say.
     is_cpu = settings.get("device") == "cpu" or (learner.gpu is not None and learner.gpu.is_cpu)
+    if count % nodes:
+        sentence = f"train.devices is {count}, and its learner has {nodes} nodes with equal numbers of ranks"
+        hint = "Leave out train.devices: learner.nodes and learner.gpus set it."
+        yield Finding(Severity.REFUSAL, run.spec.experiment, sentence, hint)
+        return
     if count == gpus or (is_cpu and count > gpus):
         return
     sentence = f"train.devices is {count}, and its learner gets {counted(gpus, 'GPU')}"
     if count > gpus:
-        hint = f"Give it whole ones: --set learner.gpus={count}, which sets devices; or leave devices out."
+        hint = f"Give it whole ones: --set learner.gpus={count // nodes}, which sets devices; or leave devices out."
         yield Finding(Severity.REFUSAL, run.spec.experiment, sentence, hint)
     else:
-        hint = f"Leave out train.devices, and it uses all; or --set learner.gpus={count}, which takes no more."
+        fewer = f"--set learner.gpus={count // nodes}, which takes no more"
+        hint = f"Leave out train.devices, and it uses all; or {fewer}."
         yield Finding(Severity.WARNING, run.spec.experiment, sentence, hint)
 
 

@@ -49,6 +49,7 @@ def node_document(node: Node, ledger: Ledger, num_pods: int | None = None) -> di
                 "uuid": gpu.uuid or None,
                 "model": gpu.model or None,
                 "memory_bytes": node.gpu_memory_bytes(gpu) or None,
+                "numa": gpu.numa,
                 "memory_used_bytes": use.memory_used_bytes if use else None,
                 "use_percent": use.percent if use else None,
                 "power_watts": use.watts if use else None,

@@ -75,8 +75,12 @@ def keep_to_loopback(address: str) -> None:
     """Make the ranks of a job on one machine listen on loopback only; `address` is the node's."""
     # By default Gloo and NCCL use the interface of the host's name, which other machines can reach, and they do not
     # authenticate connections.
+    try:
+        is_loopback = ipaddress.ip_address(address).is_loopback
+    except ValueError:  # the name of a container
+        is_loopback = False
     loopback = next((name for _, name in socket.if_nameindex() if name in {"lo", "lo0"}), "")
-    if loopback and ipaddress.ip_address(address).is_loopback:
+    if loopback and is_loopback:
         for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             os.environ.setdefault(variable, loopback)
 

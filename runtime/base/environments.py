@@ -101,6 +101,14 @@ def has_processes(environment: str, options: Mapping[str, Any]) -> bool:
     return is_simulated or environment.startswith(ENVPOOL) or options.get(PROCESSES) is True
 
 
+def unknown_id(name: str, error: Exception) -> str:
+    """Return the sentence for an id that Gymnasium does not know, with its own error."""
+    sentence = f"unknown environment {name!r}: {error}"
+    if type(error).__name__ not in {"NameNotFound", "NamespaceNotFound"}:
+        return sentence  # It names the versions that exist.
+    return f"{sentence} Write MODULE:ID if a package registers it, such as ale_py:ALE/Pong-v5"
+
+
 def suggestion(environment: str) -> str:
     """Return a sentence with the likely intended name."""
     near = difflib.get_close_matches(environment.lower(), BUILT_IN, n=1)

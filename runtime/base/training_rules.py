@@ -307,7 +307,7 @@ def _about_ranks(settings: Settings, config: MethodConfig | None) -> Iterator[st
         if size % count:
             yield (
                 f"devices is {count} and {name} {size}; each rank takes an equal part, so it must be a multiple of "
-                f"{count} (learner.gpus sets devices)"
+                f"{count} (learner.nodes and learner.gpus set devices)"
             )
 
 

@@ -58,7 +58,7 @@ BENCHES = {
     "kubernetes_scale": Bench(f"{CLUSTER} with 200 stand-in nodes", 15, "fill --pods 5"),
     "learn_to_race": Bench("a checkout of github.com/learn-to-race/l2r", 1, ""),
     "learning": Bench("", 240, "--only cartpole-ppo --seeds 0 --steps 4096 --records {folder}/records"),
-    "learning_mujoco": Bench("stable-baselines3 and mujoco", 240, ""),
+    "learning_libraries": Bench("stable-baselines3, mujoco and ale-py", 600, ""),
     "learning_speed": Bench("", 10, "--rounds 1 --seconds 1 --only PPO"),
     "monkey": Bench("", 30, "--keys 60 --backend demo"),
     "mutants": Bench("", 30, "--only session --count 1"),

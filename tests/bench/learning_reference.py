@@ -9,20 +9,19 @@ import json
 import sys
 import time
 
+import gymnasium
 import numpy as np
 import torch
 from gymnasium.wrappers import RescaleAction
 from stable_baselines3 import DQN, PPO, SAC, TD3
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.noise import NormalActionNoise
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv, VecFrameStack, VecNormalize
 
 RECORD_STEPS = 1_000
-EPISODES = 10
-"""Episodes of an evaluation, one in each copy."""
 
 
 class Records(BaseCallback):
@@ -32,11 +31,14 @@ class Records(BaseCallback):
     our evaluator.
     """
 
-    def __init__(self, environment: str, seed: int, evaluation_steps: int | None = None) -> None:
+    def __init__(
+        self, environment: str, seed: int, evaluation_steps: int | None = None, episodes: int = 10
+    ) -> None:
         """``evaluation_steps`` are the env steps between two evaluations, of any method; None for the above."""
         super().__init__()
         self._environment = environment
         self._seed = seed
+        self._episodes = episodes
         self._evaluation_steps = evaluation_steps
         self._began = time.time()
         self._next = evaluation_steps or RECORD_STEPS
@@ -44,21 +46,51 @@ class Records(BaseCallback):
     def _on_step(self) -> bool:
         if self.num_timesteps >= self._next and self.model.ep_info_buffer:
             self._next = self.num_timesteps + (self._evaluation_steps or RECORD_STEPS)
-            record = {
-                "env_steps": self.num_timesteps,
-                "mean_return": self._mean_return(),
-                "seconds": time.time() - self._began,
-            }
-            print(json.dumps(record), flush=True)
+            self._record()
         return True
+
+    def _on_training_end(self) -> None:
+        if self._evaluation_steps is not None:
+            self._record()
+
+    def _record(self) -> None:
+        record = {
+            "env_steps": self.num_timesteps,
+            "mean_return": self._mean_return(),
+            "seconds": time.time() - self._began,
+        }
+        print(json.dumps(record), flush=True)
 
     def _mean_return(self) -> float:
         if isinstance(self.model, PPO) and self._evaluation_steps is None:
             returns = [each["r"] for each in self.model.ep_info_buffer]
             return sum(returns) / len(returns)
-        evaluated = make_vec_env(self._environment, EPISODES, seed=1_000 + self._seed)
-        mean, _ = evaluate_policy(self.model, evaluated, n_eval_episodes=EPISODES, deterministic=True)
+        evaluated = copies(self._environment, self._episodes, 1_000 + self._seed)
+        mean, _ = evaluate_policy(self.model, evaluated, n_eval_episodes=self._episodes, deterministic=True)
         return mean
+
+
+def copies(environment: str, count: int, seed: int) -> VecEnv:
+    """Return copies of an environment; games of Atari in the usual wrappers."""
+    if "NoFrameskip" in environment:
+        return VecFrameStack(make_atari_env(environment, count, seed=seed), 4)
+    return make_vec_env(environment, count, seed=seed)
+
+
+def atari_ppo(environment: str, seed: int) -> BaseAlgorithm:
+    """Settings of rl-baselines3-zoo for Atari."""
+    return PPO(
+        "CnnPolicy",
+        copies(environment, 8, seed),
+        n_steps=128,
+        batch_size=256,
+        n_epochs=4,
+        learning_rate=lambda left: 2.5e-4 * left,
+        clip_range=lambda left: 0.1 * left,
+        ent_coef=0.01,
+        seed=seed,
+        device="cpu",
+    )
 
 
 def cartpole_ppo(seed: int) -> tuple[BaseAlgorithm, int]:
@@ -188,13 +220,22 @@ EXAMPLES = {
 
 
 def main() -> None:
-    """Train one example with one seed: EXAMPLE SEED, or defaults SEED ENVIRONMENT METHOD STEPS EVALUATION_STEPS."""
+    """Train one example with one seed: EXAMPLE SEED, or a task with Stable-Baselines3's own settings.
+
+    The latter's words are: defaults SEED ENVIRONMENT METHOD STEPS EVALUATION_STEPS EPISODES.
+    """
     torch.set_num_threads(1)
     seed = int(sys.argv[2])
     if sys.argv[1] == "defaults":
-        environment, method, steps, evaluation_steps = sys.argv[3], sys.argv[4], *map(int, sys.argv[5:])
-        algorithm = {"ppo": PPO, "sac": SAC}[method]("MlpPolicy", environment, seed=seed, device="cpu")
-        algorithm.learn(steps, callback=Records(environment, seed, evaluation_steps))
+        environment, method, steps, evaluation_steps, episodes = *sys.argv[3:5], *map(int, sys.argv[5:])
+        if "NoFrameskip" in environment:
+            import ale_py
+
+            gymnasium.register_envs(ale_py)
+            algorithm = atari_ppo(environment, seed)
+        else:
+            algorithm = {"ppo": PPO, "sac": SAC}[method]("MlpPolicy", environment, seed=seed, device="cpu")
+        algorithm.learn(steps, callback=Records(environment, seed, evaluation_steps, episodes))
         return
     environment, make = EXAMPLES[sys.argv[1]]
     algorithm, steps = make(seed)

@@ -11,9 +11,9 @@ import pytest
 
 from runtime.base.addresses import parse
 from runtime.exchange.transport.request_reply import RequestSocket
-from runtime.jobs.elastic.plan import node_address
-from runtime.jobs.elastic.round_state import FINISHED, RoundState, state_key
-from runtime.jobs.elastic.shared_values import LARGEST_BYTES, RemoteValues
+from runtime.rendezvous.plan import node_address
+from runtime.rendezvous.round_state import FINISHED, RoundState, state_key
+from runtime.rendezvous.shared_values import LARGEST_BYTES, RemoteValues
 from tests.runtime.jobs.elastic_jobs import come_and_go
 from tests.runtime.programs import Programs, wait_for
 

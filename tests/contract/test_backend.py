@@ -33,6 +33,7 @@ from l2rtui.errors import BackendError, NotFoundError, RefusedError
 from l2rtui.services import launcher
 from l2rtui.services.history.recorder import is_recorded
 from l2rtui.services.history.store import HistoryStore
+from runtime.base import contract
 from runtime.base.docker_client import DockerEndpoint
 from tests.cluster.conftest import IMAGE, kubeconfig, namespace
 from tests.fakes.docker_engine import FakeDockerEngine
@@ -186,6 +187,39 @@ async def launched_where_free(backend: Backend, name: str, planned: asyncio.Barr
             return str(error)
         else:
             return ""
+
+
+def learner_of_nodes(name: str = "nodes") -> RunSpec:
+    """Return a run whose learner has two nodes, which say where they meet."""
+    command = ("sh", "-c", "echo $L2R_INDEX of $L2R_PEERS; exec sleep 600")
+    learner = SetSpec(
+        "learner", Role.LEARNER, command, replicas=2, grace_seconds=2.0, stable=True, port=contract.RENDEZVOUS_PORT
+    )
+    return RunSpec(Kind.LEARNER_WORKERS, name, name, (learner,), image=IMAGE)
+
+
+async def test_the_nodes_of_a_learner_are_one_set_that_is_claimed_whole(backend):
+    planned = await plan_of(backend, learner_of_nodes())
+    free = free_slots(backend, await backend.snapshot())
+    await launched(backend, spec("full", free - 2))  # with its learner all but one
+    with pytest.raises(RefusedError):
+        async for _ in backend.launch(planned):
+            pass
+    snapshot = await backend.snapshot()
+    (full,) = snapshot.runs.values()
+    assert (full.name, free_slots(backend, snapshot)) == ("full", 1), "no half of it"
+    await destroyed(backend, full)
+    snapshot = await launched(backend, learner_of_nodes())
+    (run,) = snapshot.runs.values()
+    assert [(view.name, view.replicas) for view in run.sets] == [("learner", 2)]
+    pods = snapshot.pods_of("nodes")
+    assert [(pod.name, pod.role, pod.index) for pod in pods] == [
+        ("nodes-learner-0", Role.LEARNER, 0),
+        ("nodes-learner-1", Role.LEARNER, 1),
+    ]
+    assert free_slots(backend, snapshot) == free - 2
+    _, receipt = await destroyed(backend, run)
+    assert receipt.left == ()
 
 
 @pytest.mark.process

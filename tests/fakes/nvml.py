@@ -78,6 +78,7 @@ class FakeGpu:
     percent: int = 37
     watts: float = 310.5
     celsius: int = 54
+    bus_id: str = "00000000:3B:00.0"
     pids: list[int] = field(default_factory=list)
     graphics_pids: list[int] = field(default_factory=list)
     pid_bytes: list[tuple[int, int]] = field(default_factory=list)
@@ -162,6 +163,9 @@ class FakeNvml:
     def nvmlDeviceGetName(self, device: tuple[int, ...]) -> bytes:
         # Releases before 12 return bytes, and code has to read both.
         return self._gpu("nvmlDeviceGetName", device).name.encode()
+
+    def nvmlDeviceGetPciInfo(self, device: tuple[int, ...]) -> SimpleNamespace:
+        return SimpleNamespace(busId=self._gpu("nvmlDeviceGetPciInfo", device).bus_id)
 
     def nvmlDeviceGetMemoryInfo(self, device: tuple[int, ...]) -> SimpleNamespace:
         gpu = self._gpu("nvmlDeviceGetMemoryInfo", device)

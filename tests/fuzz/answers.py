@@ -51,10 +51,10 @@ from runtime.base import addresses, bounded_json, docker_client
 from runtime.base.checkpoint_manifest import encode_manifest
 from runtime.base.docker_client import EngineError
 from runtime.base.errors import SetupError
-from runtime.jobs.elastic.shared_values import EtcdValues
 from runtime.jobs.parameter_server.rank_context import PsSettings
 from runtime.jobs.steps.run import StepMarkers
 from runtime.jobs.supervise.supervisor import PodSupervisor
+from runtime.rendezvous.shared_values import EtcdValues
 from runtime.rl.checkpoints import counters
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints
 from runtime.rl.datasets.episode_files import DatasetFacts, Episode, JournalFile, JournalWriter

@@ -64,9 +64,9 @@ from runtime.exchange.inference.wire import (
     read_question,
 )
 from runtime.exchange.protocol import framing, messages
-from runtime.jobs.elastic.round_state import RendezvousNode, RoundState, StateError, decode_state, joined
-from runtime.jobs.elastic.shared_values import MemoryValues, answer
 from runtime.jobs.fetch.unpack import unpack
+from runtime.rendezvous.round_state import RendezvousNode, RoundState, StateError, decode_state, joined
+from runtime.rendezvous.shared_values import MemoryValues, answer
 from runtime.sim.wire import protocol, rpc_methods
 from tests.fakes.abuse import headers
 from tests.fuzz.answers import ANSWERS

@@ -17,8 +17,8 @@ import pytest
 from runtime.base import contract
 from runtime.exchange.transport import curve_keys
 from runtime.exchange.transport.request_reply import RequestSocket
-from runtime.jobs.elastic.round_state import decode_state
-from runtime.jobs.elastic.shared_values import LARGEST_BYTES, RemoteValues, keys_of
+from runtime.rendezvous.round_state import decode_state
+from runtime.rendezvous.shared_values import LARGEST_BYTES, RemoteValues, keys_of
 from tests.fakes.attackers import Attackers, each, is_root, recording, report
 from tests.runtime.conftest import RunUnderTest
 from tests.runtime.exchange.test_sockets import free_ports

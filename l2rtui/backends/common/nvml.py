@@ -9,6 +9,7 @@ import importlib
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -18,6 +19,7 @@ from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import Gpu, GpuShare, GpuUse
 from runtime.base.gpu_meter import GpuState, read_state
 
+_PCI = Path("/sys/bus/pci/devices")
 _NO_DRIVER_SECONDS = 60.0
 """Pause between two searches for a missing driver: each search reads every library folder."""
 
@@ -57,10 +59,12 @@ class GpuReader:
 
     Args:
         nvml: The module ``pynvml``, or a replacement; None imports it at the first reading.
+        pci: Folder with the kernel's facts about PCI devices.
     """
 
-    def __init__(self, slots_per_gpu: int, nvml: Any = None) -> None:
+    def __init__(self, slots_per_gpu: int, nvml: Any = None, pci: Path = _PCI) -> None:
         self._slots = slots_per_gpu
+        self._pci = pci
         self._nvml = nvml
         self._is_open = False
         self._no_driver_until = 0.0
@@ -123,7 +127,8 @@ class GpuReader:
                 # A card that fell off the bus is still counted; the others can be used.
                 problem = problem or f"GPU{index} cannot be read: NVML says {error}"
                 continue
-            gpus.append(Gpu(node, index, uuid, model, state.memory_bytes or 0, self._slots))
+            numa = self._numa(nvml, device)
+            gpus.append(Gpu(node, index, uuid, model, state.memory_bytes or 0, self._slots, numa=numa))
             uses.append(_use(index, state))
             # The driver only samples processes that computed: if others have samples, a missing one means 0.
             other = 0.0 if percents or state.percent == 0 else None
@@ -133,6 +138,16 @@ class GpuReader:
         if problem:
             self.close()  # as for errors of the whole driver: after a card reset nvmlInit() is needed again
         return GpuReport(tuple(gpus), tuple(processes), tuple(uses), driver, problem)
+
+    def _numa(self, nvml: Any, device: Any) -> int | None:
+        """Return the NUMA node of a GPU as the kernel knows it; None on a machine without, and in most VMs."""
+        try:
+            domain, _, rest = _text(nvml.nvmlDeviceGetPciInfo(device).busId).lower().partition(":")
+            # NVML writes eight digits of the domain, the kernel four.
+            node = int((self._pci / f"{domain[-4:]}:{rest}" / "numa_node").read_text())
+        except (nvml.NVMLError, OSError, ValueError):
+            return None
+        return node if node >= 0 else None
 
     def _percents(self, nvml: Any, device: Any, index: int) -> dict[int, float]:
         """Return the utilisation of each process that has computed since the last reading; empty if unknown."""

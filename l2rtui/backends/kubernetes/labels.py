@@ -47,6 +47,9 @@ SLOT: Final = f"{PREFIX}slot"
 STABLE: Final = f"{PREFIX}stable"
 """Set to ``true`` on pods with a stable name under the run's headless Service."""
 
+NODE_NUMBER: Final = f"{PREFIX}node-number"
+"""On the pods of a learner of several nodes: number of the node. Its Service leads to node 0, which has rank 0."""
+
 # --- annotations --------------------------------------------------------------------------------------------
 SEATS: Final = f"{PREFIX}seats"
 """On a controller and its pod template: JSON list of ``[index, [slot, …]]``, the seats of its pods."""
@@ -98,6 +101,27 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 SLOTS_PER_GPU: Final = f"{PREFIX}slots-per-gpu"
 """On a node: slots of each of its GPUs; overrides the setting."""
 GPU_PRODUCT: Final = "nvidia.com/gpu.product"
+"""By GPU feature discovery, like all of ``nvidia.com``."""
+CLOUD_GPU_PRODUCTS: Final = (
+    "cloud.google.com/gke-accelerator",
+    "karpenter.k8s.aws/instance-gpu-name",
+    "eks.amazonaws.com/instance-gpu-name",
+    "karpenter.azure.com/sku-gpu-name",
+    "gpu.nvidia.com/model",
+    "k8s.amazonaws.com/accelerator",
+)
+CLOUD_GPU_COUNTS: Final = (
+    "karpenter.k8s.aws/instance-gpu-count",
+    "eks.amazonaws.com/instance-gpu-count",
+    "karpenter.azure.com/sku-gpu-count",
+    "gpu.nvidia.com/count",
+)
+CLOUD_GPU_MEMORIES: Final = ("karpenter.k8s.aws/instance-gpu-memory", "eks.amazonaws.com/instance-gpu-memory")
+"""Product, number and memory (MiB) of a node's GPUs, by GKE, EKS, AKS and CoreWeave."""
+GKE_CLIENTS: Final = "cloud.google.com/gke-max-shared-clients-per-gpu"
+"""Number of shares into which GKE divides one GPU, by time-sharing or MPS."""
+GKE_PARTITION: Final = "cloud.google.com/gke-gpu-partition-size"
+"""MIG profile of all devices of a node of GKE, which counts them as ``nvidia.com/gpu``."""
 AMD_PRODUCT: Final = "amd.com/gpu.product-name"
 GPU_MEMORY: Final = "nvidia.com/gpu.memory"
 GPU_COUNT: Final = "nvidia.com/gpu.count"

@@ -62,7 +62,7 @@ def sets_of(form: schema.SpecForm, folder: Path = _HERE) -> tuple[SetSpec, ...]:
         raise ValueError("the learner reads a dataset (train.collect, algorithm bc); leave workers out")
     evaluators = (form.evaluator,) if form.evaluator else ()
     sets = (
-        _set_spec(form.learner, form.learner.name, Role.LEARNER, form.pod),
+        _learner_set(form),
         *(_set_spec(form_of_set, form_of_set.name, Role.WORKER, form.pod) for form_of_set in _worker_forms(form)),
         *(_set_spec(form_of_set, form_of_set.name, Role.EVALUATOR, form.pod) for form_of_set in evaluators),
     )
@@ -91,7 +91,7 @@ def unbound_sets(form: schema.SpecForm) -> frozenset[str]:
 def train_of(form: schema.SpecForm) -> dict[str, Any]:
     """Return the training settings of a form, completed for a learner of ours.
 
-    Without workers it collects itself if it can. It has a rank on each of its whole GPUs.
+    Without workers it collects itself if it can. It has a rank on each of its whole GPUs, on each of its nodes.
     """
     train = dict(form.train)
     log_to = form.log_to if isinstance(form, schema.LearnerWorkersForm) else None
@@ -105,12 +105,26 @@ def train_of(form: schema.SpecForm) -> dict[str, Any]:
     if form.workers == [] and "collect" not in train and _takes_workers(train) and has_device_form:
         train["collect"] = "device"
     gpus, _ = _gpus(form.learner, form.learner.name)
-    impala = train.get("impala")
-    # Gradients that workers send are applied on one device.
-    has_gradients = isinstance(impala, dict) and bool(impala.get("sends_gradients"))
-    if gpus > 1 and not (train.get("algorithm") == "impala" and has_gradients):
-        train.setdefault("devices", gpus)
+    ranks = form.learner.nodes * max(1, gpus)
+    if ranks > 1 and not _sends_gradients(train):
+        train.setdefault("devices", ranks)
     return train
+
+
+def _learner_set(form: schema.LearnerWorkersForm) -> SetSpec:
+    learner = form.learner
+    set_spec = _set_spec(learner, learner.name, Role.LEARNER, form.pod)
+    if learner.nodes == 1:
+        return set_spec
+    if _sends_gradients(form.train):
+        raise ValueError("train.impala.sends_gradients applies gradients on one device; leave out learner.nodes")
+    return replace(set_spec, replicas=learner.nodes, stable=True, port=RENDEZVOUS_PORT)
+
+
+def _sends_gradients(train: Mapping[str, Any]) -> bool:
+    """Return True if workers send gradients, which are applied on one device."""
+    impala = train.get("impala")
+    return train.get("algorithm") == "impala" and isinstance(impala, dict) and bool(impala.get("sends_gradients"))
 
 
 def _worker_forms(form: schema.LearnerWorkersForm) -> list[schema.WorkersForm]:

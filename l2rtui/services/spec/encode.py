@@ -106,7 +106,7 @@ def _form(spec: RunSpec, common: dict[str, Any]) -> schema.SpecForm:
             learner, evaluators = by_role(Role.LEARNER)[0], by_role(Role.EVALUATOR)
             return schema.LearnerWorkersForm(
                 program=(module.url or module.name) if module is not None else "",
-                learner=schema.LearnerForm(name=learner.name, **_common_fields(learner)),
+                learner=schema.LearnerForm(name=learner.name, nodes=learner.replicas, **_common_fields(learner)),
                 workers=[
                     msgspec.structs.replace(
                         _replicated(set_spec, schema.WorkersForm), workers_per_pod=set_spec.workers_per_pod

@@ -122,11 +122,16 @@ def spec_of(documents: Sequence[Any], path: str, name: str = "") -> tuple[dict[s
     if namespace := reading.meta.pop("namespace", None):
         sentence = f"metadata.namespace: {namespace} does not count: a run goes into the namespace of -n"
         reading.report(sentence, Severity.WARNING, f"Write -n {namespace} if it belongs there.")
+    queue = mapping(reading.meta, "labels").pop(labels.KUEUE_QUEUE, None)
     reading.left_out(reading.meta, "metadata")
     outer = {key: value for key, value in document.items() if key not in ("apiVersion", "kind", "metadata", "spec")}
     reading.left_out(outer, "")
     made = {"ElasticJob": _elastic_job, "PyTorchJob": _pytorch_job, "TrainJob": _train_job, "TFJob": _tf_job}
     data = {"name": name, **made[reading.kind](reading)}
+    if queue:
+        data["queue"] = {"by": "kueue", "name": str(queue)}
+        sentence = f"its label {labels.KUEUE_QUEUE} becomes `queue: {{by: kueue, name: {queue}}}`"
+        reading.report(f"{sentence}, for which Kueue's integration of pods must be on")
     return data, tuple(reading.notes)
 
 

@@ -198,9 +198,13 @@ class _ProcessesForm(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_
 
 
 class LearnerForm(_ProcessesForm, kw_only=True):
-    """The one process that updates the policy."""
+    """The learner, which updates the policy: one process, or equal ones on several nodes."""
 
     name: SetName = "learner"
+    nodes: Annotated[
+        int,
+        Meta(ge=1, le=64, description="pods with a rank on each of their GPUs, which learn together", examples=[2]),
+    ] = 1
     command: Command = field(default_factory=lambda: ["l2r-runtime", "learner"])
     grace_seconds: Grace = 15.0
 

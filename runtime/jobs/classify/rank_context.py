@@ -15,7 +15,7 @@ import torch.distributed as dist
 from runtime.base import contract
 from runtime.base.errors import FailedError, SetupError
 from runtime.jobs.elastic.newest_state import gather_texts
-from runtime.jobs.elastic.plan import node_name
+from runtime.rendezvous.plan import node_name
 
 
 def device_kind(option: str) -> str:

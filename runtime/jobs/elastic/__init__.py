@@ -1,7 +1,7 @@
 """Elastic jobs: torch's public launcher with our own rendezvous; nodes join and leave during training.
 
-``rendezvous`` hosts the rendezvous (``shared_values``); ``node`` is one node of a job. ``rendezvous_handler`` and
-``round_state`` decide who trains in which round and pass this to torch.
+``rendezvous`` hosts the rendezvous, in its memory or in an etcd; ``node`` is one node of a job.
+`runtime.rendezvous` decides who trains in which round.
 
 Here are the options of `l2r-runtime rendezvous` and `l2r-runtime elastic`. The commands' code is imported when they
 start, so that other commands do not wait for torch.

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from runtime.base.errors import FailedError
-from runtime.jobs.elastic.plan import MAX_NAME
+from runtime.rendezvous.plan import MAX_NAME
 
 
 @dataclass(frozen=True, slots=True)

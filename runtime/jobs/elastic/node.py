@@ -33,18 +33,13 @@ from runtime.base.cli_options import program
 from runtime.base.errors import FailedError, first_line
 from runtime.base.metrics import Console, record
 from runtime.base.signals import Stop
-from runtime.exchange.transport.request_reply import RefusedKeysError, RequestSocket
-from runtime.jobs.elastic.plan import ElasticPlan, node_address
-from runtime.jobs.elastic.rendezvous_handler import (
-    BACKEND,
-    GivenUpError,
-    RendezvousHandler,
-    RendezvousSession,
-    configuration,
-    register,
-)
-from runtime.jobs.elastic.round_state import FAILED, FINISHED, RoundState, StateError
-from runtime.jobs.elastic.shared_values import LARGEST_BYTES, RemoteValues, SharedValues, keys_of
+from runtime.exchange.transport.request_reply import RefusedKeysError
+from runtime.jobs.elastic.plan import ElasticPlan
+from runtime.rendezvous.handler import GivenUpError, RendezvousHandler, configuration
+from runtime.rendezvous.hosting import connect
+from runtime.rendezvous.round_state import FAILED, FINISHED, RoundState, StateError
+from runtime.rendezvous.session import RendezvousSession
+from runtime.rendezvous.shared_values import SharedValues
 
 SHUTDOWN_SECONDS: Final = 3
 """Grace period of a program after SIGTERM. It may hang in a collective operation, where no handler runs."""
@@ -79,7 +74,6 @@ def run_program(handler: RendezvousHandler, plan: ElasticPlan, processes: int, l
 
     Raises ChildFailedError, and the handler's errors.
     """
-    register()
     argv = program(plan.command)
     config = LaunchConfig(
         min_nodes=plan.min_nodes,
@@ -87,8 +81,7 @@ def run_program(handler: RendezvousHandler, plan: ElasticPlan, processes: int, l
         nproc_per_node=processes,
         run_id=plan.run_id,
         role="default",
-        rdzv_backend=BACKEND,
-        rdzv_configs=configuration(handler),
+        **configuration(handler),
         max_restarts=_NO_LIMIT,
         monitor_interval=MONITOR_SECONDS,
         logs_specs=DefaultLogsSpecs(log_dir=log_folder),
@@ -138,11 +131,6 @@ def _is_unlocked(folder: Path) -> bool:
         return try_lock(descriptor)
     finally:
         os.close(descriptor)
-
-
-def connect(plan: ElasticPlan) -> RemoteValues:
-    """Return the values at the rendezvous; reading them raises OSError while it is unreachable."""
-    return RemoteValues(RequestSocket(node_address(plan.endpoint), LARGEST_BYTES, keys_of(plan.token)[1]))
 
 
 def run(plan: ElasticPlan, stop: Stop, console: Console) -> int:

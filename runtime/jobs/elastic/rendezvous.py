@@ -11,24 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from runtime.base import addresses, contract
-from runtime.base.addresses import Endpoint, EndpointError
 from runtime.base.cli_options import run_folder, run_id
-from runtime.base.errors import FailedError, SetupError
-from runtime.base.launch_context import read_token
 from runtime.base.metrics import Console
 from runtime.base.signals import Stop
 from runtime.exchange.transport.request_reply import ReplySocket
-from runtime.jobs.elastic.plan import bound_address, meeting_point
-from runtime.jobs.elastic.round_state import FAILED, StateError, decode_state, state_key
-from runtime.jobs.elastic.shared_values import (
-    LARGEST_BYTES,
-    MemoryValues,
-    SharedValues,
-    answer,
-    keys_of,
-    running_etcd,
-)
 from runtime.jobs.steps.run import StepMarkers, checked_name
+from runtime.rendezvous.hosting import listening
+from runtime.rendezvous.plan import checked_token, meeting_point
+from runtime.rendezvous.round_state import FAILED, StateError, decode_state, state_key
+from runtime.rendezvous.shared_values import MemoryValues, SharedValues, answer, running_etcd
 
 POLL_SECONDS: Final = 0.5
 QUIET_SECONDS: Final = 5.0
@@ -48,7 +39,8 @@ def host(
     if marks is not None and marks.is_done(checked_name(until)):
         console.say(f"step {until} is done: no node will join")
         return contract.EXIT_DONE
-    with _listening(endpoint, port, environ) as socket, _values(backend, stop) as (values, check):
+    token = checked_token(endpoint, environ)
+    with listening(endpoint, port, token) as socket, _values(backend, stop) as (values, check):
         console.say(f"rendezvous {backend} at {socket.address} for {run_id(environ)}")
         service = _Service(socket, values, check, run_id(environ), console)
         return service.attend(marks, until, stop)
@@ -113,22 +105,3 @@ class _Service:
         if refused > self._num_refused and time.monotonic() - self._last_sentence >= SAY_SECONDS:
             self._console.say(f"{refused - self._num_refused} connections without this run's token were refused")
             self._num_refused, self._last_sentence = refused, time.monotonic()
-
-
-@contextlib.contextmanager
-def _listening(endpoint: Endpoint, port: int, environ: Mapping[str, str]) -> Iterator[ReplySocket]:
-    """Listen for the nodes. A rendezvous for this machine only is not open to others."""
-    token = read_token(environ.get(contract.ENV_TOKEN_FILE))
-    if not token and not endpoint.is_private():
-        raise SetupError(
-            f"the rendezvous {endpoint.data} can be reached from other machines and there is no token by which "
-            f"its nodes prove themselves; set {contract.ENV_TOKEN_FILE} to the run's token file"
-        )
-    if endpoint.folder is not None:
-        endpoint.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        socket = ReplySocket(bound_address(endpoint, port), LARGEST_BYTES, keys_of(token)[0])
-    except EndpointError as error:
-        raise FailedError(f"the rendezvous {error}") from error
-    with socket:
-        yield socket

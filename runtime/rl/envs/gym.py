@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.base.environments import CHECK_BOUNDS, FRAME_STACK, WRAPPERS
+from runtime.base.environments import CHECK_BOUNDS, FRAME_STACK, WRAPPERS, unknown_id
 from runtime.rl.envs.base import EpisodeSummary, StepResult, close_all
 from runtime.rl.envs.gym_spaces import RowReader, actions, frame_seconds, reset_values, space_of, step_values
 from runtime.rl.envs.wrappers import wrapped
@@ -215,6 +215,6 @@ def sentences(name: str, options: Mapping[str, Any], known_names: Sequence[str])
         raise ValueError(f"{name} needs a package that is not installed: {error}") from error
     except gymnasium.error.UnregisteredEnv as error:
         ours = f"; besides Gymnasium's ids there are {', '.join(known_names)}" if known_names else ""
-        raise ValueError(f"unknown environment {name!r}: {error}{ours}") from error
+        raise ValueError(f"{unknown_id(name, error)}{ours}") from error
     except (gymnasium.error.Error, TypeError, ModuleNotFoundError) as error:
         raise ValueError(f"{name} cannot be made with the options {dict(options)}: {error}") from error

@@ -6,6 +6,7 @@ record contains the share of time that it waited, `idle_share`.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -93,7 +94,7 @@ def run(
     Raises SetupError, EndpointError, FailedError, NotFiniteError, BlockingIOError and OSError, with a sentence for
     the user.
     """
-    if context.settings.devices > 1:
+    if context.settings.devices > 1 or contract.ENV_PEERS in os.environ:
         return _run_ranks(context, folder, stop, console, main)
     _run(context, folder, stop, console, None, tried)
     return contract.EXIT_DONE
@@ -103,11 +104,11 @@ def _run_ranks(
     context: Context, folder: Path, stop: Stop, console: Console, main: Callable[[Sequence[str]], int] | None
 ) -> int:
     # Imported here: torch's launcher costs a second, and a single learner does not need it.
-    from runtime.rl.roles import ranks
+    from runtime.rl.roles import rank_launcher, ranks
 
-    if main is not None and ranks.are_wanted(context):
+    if main is not None and rank_launcher.are_wanted(context):
         checkpoints = Checkpoints(folder / "checkpoints", context.settings.checkpoints_kept, is_read_only=True)
-        return ranks.launch(context, checkpoints, main, ["learner"], stop, console)
+        return rank_launcher.launch(context, checkpoints, main, ["learner"], stop, console)
     try:
         with ranks.joined(_device(context.settings), stop, console) as group:
             if group is not None and group.rank:

@@ -1,9 +1,8 @@
 """Ranks of a learner: one process for each device, with its share of each batch.
 
-The learner's process starts them with torch's launcher, and starts them again from the newest checkpoint when one
-is lost. Rank 0 is the learner: it has the exchange, the experience, records and checkpoints, and tells the others
-each step. On-policy, with `collect: device`, each rank steps its share of the copies and learns from its own
-rollout. Otherwise rank 0 scatters its batches.
+`rank_launcher` starts them. Rank 0 is the learner: it has the exchange, the experience, records and checkpoints,
+and tells the others each step. On-policy, with `collect: device`, each rank steps its share of the copies and
+learns from its own rollout. Otherwise rank 0 scatters its batches.
 
 All ranks start with rank 0's networks and step by the mean of their gradients, so their networks stay equal (Li et
 al. 2020, arXiv:2006.15704). Gloo sums on CPUs and NCCL on GPUs, there inside the captured update.
@@ -12,40 +11,33 @@ al. 2020, arXiv:2006.15704). Gloo sums on CPUs and NCCL on GPUs, there inside th
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 import select
 import signal
 import sys
-import tempfile
 import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import IntEnum
 from functools import cached_property
-from multiprocessing import forkserver, parent_process, set_forkserver_preload
-from multiprocessing.connection import wait
-from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
-from torch.distributed import FileStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from runtime.base import bounded_json, contract
-from runtime.base.addresses import keep_to_loopback
 from runtime.base.errors import FailedError, SetupError
 from runtime.base.methods import PPOConfig
 from runtime.base.metrics import Console
-from runtime.base.processes import exponential_delay, name_process, shell_exit_code, signal_at_end_of
+from runtime.base.processes import signal_at_end_of
 from runtime.base.signals import Stop
 from runtime.base.training import Settings
 from runtime.rl.algos.algorithm import Algorithm
@@ -53,28 +45,22 @@ from runtime.rl.algos.method_config import ReplayConfig, RolloutConfig
 from runtime.rl.algos.plan import Plan, assemble
 from runtime.rl.buffers.replay import Batch, TensorBatch
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
-from runtime.rl.checkpoints.checkpoint_files import Checkpoints
 from runtime.rl.roles.device_collector import Columns, DeviceCollector
 from runtime.rl.roles.launch_context import Context, plan_of
 
 STORE_VARIABLE: Final = "L2R_RANK_STORE"
-"""File through which the ranks of one start find each other; set by the launching process."""
+"""File through which the ranks of one start on one node find each other; set by the launching process."""
 EXIT_RANK_LOST: Final = 75
 """Exit code of a rank that lost another one (EX_TEMPFAIL of sysexits.h)."""
-_FINAL: Final = "-ended-"
-"""Of the name of a file by which a rank says its exit code."""
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 GROUP_SECONDS: Final = 300.0
 """Longest time of a collective operation: a rank may compile its step first. The end of a rank is noticed at
 once.
 """
-SHUTDOWN_SECONDS: Final = 15
-"""Longest time from a signal until rank 0 has written its last checkpoint."""
+MEET_SECONDS: Final = 30.0
+"""Longest wait for another node's rank at a start. All nodes start theirs at the same time."""
 WAIT_SECONDS: Final = 30.0
 """Interval at which rank 0 tells the others that it has no data yet; well below `GROUP_SECONDS`."""
-LOOPBACK: Final = "127.0.0.1"
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 5.0
-"""Pauses after starts that wrote no checkpoint; after others the ranks start again at once."""
 _GENERATOR: Final = "generator"
 _EPISODES: Final = "episodes"
 _BATCHES: Final = {kind.__name__: kind for kind in (Batch, RolloutBatch)}
@@ -88,123 +74,9 @@ class RankLostError(FailedError):
     """Another rank has ended, so this one cannot continue either."""
 
 
-def are_wanted(context: Context) -> bool:
-    """Return True if this learner is to start ranks: it is configured for several devices and is not a rank
-    itself.
-    """
-    return context.settings.devices > 1 and STORE_VARIABLE not in os.environ
-
-
 def collect_apart(plan: Plan, settings: Settings) -> bool:
     """Return True if each rank collects its own experience."""
     return settings.collect == "device" and plan.is_on_policy
-
-
-# --- the launching process ---------------------------------------------------------------------------------
-def launch(
-    context: Context,
-    checkpoints: Checkpoints,
-    main: Callable[[Sequence[str]], int],
-    arguments: list[str],
-    stop: Stop,
-    console: Console,
-) -> int:
-    """Run the ranks until the learner is done; return its exit code. Each calls ``main`` with the arguments."""
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    count = context.settings.devices
-    set_forkserver_preload(["runtime.rl.roles.learner", __name__])
-    plan_of(context.settings)  # before any process starts: settings without equal shares are refused
-    keep_to_loopback(LOOPBACK)
-    # A TCP store would accept connections of every user of this machine; the ranks meet in a private folder.
-    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    for name in ("", ".agent.server.api"):  # it says with a traceback what is said below in a line
-        logging.getLogger(f"torch.distributed.elastic{name}").setLevel(logging.CRITICAL)
-    # The launcher of torch before 2.12 lacks this setting, and waits for 30 seconds.
-    has_grace = any(field.name == "shutdown_timeout" for field in fields(LaunchConfig))
-    grace: dict[str, Any] = {"shutdown_timeout": SHUTDOWN_SECONDS} if has_grace else {}
-    failures, newest = 0, checkpoints.names()[-1:]
-    with tempfile.TemporaryDirectory(prefix="l2r-ranks-") as folder:
-        start = 0
-        while not stop.is_set():
-            config = LaunchConfig(
-                min_nodes=1,
-                max_nodes=1,
-                nproc_per_node=count,
-                run_id=f"{context.run_id}-{start}",
-                rdzv_backend="c10d",
-                rdzv_endpoint=f"{folder}/store-{start}",
-                rdzv_configs={"store_type": "file"},
-                max_restarts=0,  # torch's count is over the whole life of a node
-                monitor_interval=0.1,
-                logs_specs=DefaultLogsSpecs(log_dir=f"{folder}/logs"),
-                local_addr=LOOPBACK,
-                # Ranks are forks of a process that has imported torch: that takes 4 s of CPU, which each start of a
-                # rank would pay again.
-                start_method="forkserver",
-                **grace,
-            )
-            # It keeps the mask: a signal to the whole process group must not end it, and its forks with it.
-            signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
-            forkserver.ensure_running()
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
-            group = f"{folder}/group-{start}"
-            try:
-                elastic_launch(config, _run_rank)(group, main, arguments)
-            except SignalException:
-                return contract.EXIT_DONE
-            except ChildFailedError as error:
-                if (final := _final_code(group)) is not None:
-                    return final
-                codes = {rank: failure.exitcode for rank, failure in sorted(error.failures.items())}
-                before, newest = newest, checkpoints.names()[-1:]
-                failures = failures + 1 if newest == before else 0
-                ended = ", ".join(f"rank {rank} with code {shell_exit_code(code)}" for rank, code in codes.items())
-                console.say(f"ended: {ended}; all {count} ranks start again from the newest checkpoint")
-                # The launcher has replaced our handlers with its own, which raise.
-                try:
-                    time.sleep(exponential_delay(failures, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS))
-                except SignalException:
-                    return contract.EXIT_DONE
-                start += 1
-                continue
-            return contract.EXIT_DONE
-    return contract.EXIT_DONE
-
-
-def _run_rank(store: str, main: Callable[[Sequence[str]], int], arguments: list[str]) -> None:
-    """Run one rank; a fork of the process that has imported torch."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
-    threading.Thread(target=_end_with_launcher, daemon=True).start()
-    os.environ[STORE_VARIABLE] = store
-    name_process(f"l2r rank {os.environ['RANK']}")
-    try:
-        code = main(arguments)
-    except Exception:  # noqa: BLE001  (printed as without the launcher, which would keep it in a file)
-        traceback.print_exc()
-        code = 1
-    if code:
-        # The launcher knows the code of one rank alone, and that may be one which ends because of this one.
-        Path(f"{store}{_FINAL}{code}").touch()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def _final_code(store: str) -> int | None:
-    """Return the code with which a rank has ended all; None if one was lost."""
-    path = Path(store)
-    codes = [int(file.name.rpartition(_FINAL)[2]) for file in path.parent.glob(f"{path.name}{_FINAL}*")]
-    return min(codes, default=None)
-
-
-def _end_with_launcher() -> None:
-    """End this rank when the launching process is gone; it is not the parent, so the kernel sends no signal."""
-    if (launcher := parent_process()) is not None:
-        wait([launcher.sentinel])
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def share_of(plan: Plan, settings: Settings, count: int) -> tuple[Plan, Settings]:
@@ -240,8 +112,8 @@ class RankCommand(IntEnum):
 class RankGroup:
     """Connection of one rank to the others. Every method raises RankLostError if another rank has ended."""
 
-    def __init__(self, rank: int, size: int, device: str) -> None:
-        self.rank, self.size, self.device = rank, size, device
+    def __init__(self, rank: int, size: int, device: str, own_ranks: int = 1) -> None:
+        self.rank, self.size, self.device, self._own_ranks = rank, size, device, own_ranks
         self._form: ShareForm | None = None
         """Of the latest share."""
         self._told = time.monotonic()
@@ -250,9 +122,9 @@ class RankGroup:
 
     @property
     def devices(self) -> list[str]:
-        """The devices of all ranks."""
+        """The devices of all ranks of this node."""
         kind = self.device.partition(":")[0]
-        return [f"{kind}:{rank}" for rank in range(self.size)] if kind == "cuda" else [kind]
+        return [f"{kind}:{rank}" for rank in range(self._own_ranks)] if kind == "cuda" else [kind]
 
     def mean(self, value: Tensor) -> Tensor:
         """Return the mean of a tensor over all ranks; ``value`` may be overwritten."""
@@ -459,7 +331,8 @@ def _lost_ranks() -> Iterator[None]:
 def _end_with_others(group: RankGroup, pids: Sequence[int], console: Console) -> None:
     """End this process as soon as another rank has ended, whatever it computes.
 
-    NCCL does not notice the end of a rank for minutes, and gloo notices it at the next collective operation.
+    NCCL does not notice the end of a rank for minutes, and gloo notices it at the next collective operation. When
+    a rank of another node ends, this node's launching process ends its own.
     """
     others = select.poll()
     try:
@@ -499,21 +372,22 @@ def joined(device: str, stop: Stop, console: Console) -> Iterator[RankGroup | No
         return
     signal_at_end_of(os.getppid(), signal.SIGKILL)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    local, own_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     is_gpu = device == "cuda"
     if is_gpu:
-        local = int(os.environ["LOCAL_RANK"])
         if local >= torch.cuda.device_count():
-            raise SetupError(f"devices is {size} and this learner sees {torch.cuda.device_count()} GPUs")
+            raise SetupError(f"{own_ranks} ranks start here, and torch sees {torch.cuda.device_count()} GPUs")
         if not dist.is_nccl_available():
             raise SetupError(f"devices is {size}, and torch {torch.__version__} has no NCCL, which joins GPUs")
         device = f"cuda:{local}"
         torch.cuda.set_device(local)
-    group = RankGroup(rank, size, device)
+    group = RankGroup(rank, size, device, own_ranks)
     _end_at_signals(stop)
     with _lost_ranks():
-        store = FileStore(path, size)
+        store = FileStore(path, size) if own_ranks == size else _store_of_nodes(size)
         store.set(f"pid of {rank}", str(os.getpid()))
-        pids = [int(store.get(f"pid of {other}")) for other in range(size) if other != rank]
+        others = (other for other in range(rank - local, rank - local + own_ranks) if other != rank)
+        pids = [int(store.get(f"pid of {other}")) for other in others]
         threading.Thread(target=_end_with_others, args=(group, pids, console), daemon=True).start()
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if is_gpu else "gloo",
@@ -528,6 +402,12 @@ def joined(device: str, stop: Stop, console: Console) -> Iterator[RankGroup | No
     dist.destroy_process_group()
     # A rank waits for the launcher's word that all have ended. After a signal, or if another is lost, none comes.
     _end_at_signals(stop)
+
+
+def _store_of_nodes(size: int) -> Store:
+    """Return the store that node 0 serves for the ranks of all nodes."""
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return TCPStore(address, port, size, is_master=False, timeout=timedelta(seconds=MEET_SECONDS))
 
 
 def follow(context: Context, group: RankGroup, console: Console) -> None:

@@ -209,4 +209,4 @@ def _look_up(name: str) -> None:
     try:
         gymnasium.spec(name)
     except gymnasium.error.Error as error:
-        raise ValueError(f"unknown environment {name!r}: {error}") from error
+        raise ValueError(environments.unknown_id(name, error)) from error

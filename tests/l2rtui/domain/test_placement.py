@@ -32,11 +32,14 @@ def ledger(nodes=1, gpus=2, slots=4, held=()):
         Node(f"n{number}", tuple(Gpu(f"n{number}", index, slots=slots) for index in range(gpus)))
         for number in range(nodes)
     ]
-    holders = [
+    return build_ledger(every, holders(held))
+
+
+def holders(held):
+    return [
         Holder(f"u{number}", f"other-{number}", slot.node, "u1", "", "", (DeviceUsage(slot.gpu, slot.slot),))
         for number, slot in enumerate(map(SlotId.parse, held))
     ]
-    return build_ledger(every, holders)
 
 
 def run(name="r", *sets):
@@ -359,13 +362,6 @@ def workstation(gpus=1, cpus=6, held=(), **state):
     return build_ledger([node], holders(held))
 
 
-def holders(held):
-    return [
-        Holder(f"u{number}", f"other-{number}", slot.node, "u1", "", "", (DeviceUsage(slot.gpu, slot.slot),))
-        for number, slot in enumerate(map(SlotId.parse, held))
-    ]
-
-
 def without_gpu(replicas=1, name="w", slots=1, role=Role.WORKER):
     return SetSpec(name, role, ("w",), replicas=replicas, slots=slots, may_use_cpu=True)
 
@@ -463,6 +459,35 @@ def test_the_device_plugin_gives_whole_devices():
     assert all(len(seat.slots) == 4 for seat in placed.seats)
     full = place([run("r", by_plugin(1))], ledger(gpus=1, held=["n0/0.3"]))
     assert "1 of 1 replica of a whole device does not fit" in full.conflicts[0]
+
+
+@pytest.mark.parametrize(
+    ("numa", "held", "number", "gpus"),
+    [
+        ((0, 0, 1, 1), (), 2, [0, 1]),
+        ((0, 0, 1, 1), ("n/1.0",), 2, [2, 3]),
+        # The node with fewer free GPUs: the other keeps room for a larger set.
+        ((0, 0, 0, 1, 1), (), 2, [3, 4]),
+        ((0, 0, 1, 1), ("n/0.0", "n/2.0"), 2, [1, 3]),
+        ((0, 0, 1, 1), (), 3, [0, 1, 2]),
+        ((None, None, None), ("n/0.0",), 2, [1, 2]),
+        ((0, 1, 0), (), 1, [0]),
+    ],
+)
+@pytest.mark.parametrize("binding", [Binding.ENV, Binding.DEVICE_PLUGIN])
+def test_gpus_of_a_replica_are_near_each_other(numa, held, number, gpus, binding):
+    cards = tuple(Gpu("n", index, slots=2, numa=at) for index, at in enumerate(numa))
+    part = replace(workers(1), gpus=number, pod=PodSettings(binding=binding))
+    (seat,) = place([run("r", part)], build_ledger([Node("n", cards)], holders(held))).seats
+    assert sorted({slot.gpu for slot in seat.slots}) == gpus
+
+
+def test_gpus_that_the_user_named_are_taken_in_that_order():
+    cards = tuple(Gpu("n", index, slots=1, numa=index // 2) for index in range(4))
+    part = replace(workers(1), gpus=2)
+    pins = parse_pins("n/0,n/3,n/1")
+    (seat,) = place([run("r", part)], build_ledger([Node("n", cards)], ()), pins=pins).seats
+    assert {slot.gpu for slot in seat.slots} == {0, 3}
 
 
 def test_what_is_added_to_a_run_goes_first_where_the_run_sits():

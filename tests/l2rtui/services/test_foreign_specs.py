@@ -11,7 +11,7 @@ import pytest
 
 from l2rtui.domain.kinds import Binding
 from l2rtui.domain.preflight import Severity
-from l2rtui.domain.workload import Kind, Resources, Role
+from l2rtui.domain.workload import Kind, Queue, QueueSystem, Resources, Role
 from l2rtui.errors import SpecError
 from l2rtui.services import runtime_commands
 from l2rtui.services.spec import spec_file
@@ -198,6 +198,14 @@ spec:
     resourcesPerNode: {limits: {nvidia.com/gpu: 1}}
   suspend: true
 """
+
+
+def test_the_queue_of_a_job_of_an_operator_is_that_of_the_run(load):
+    request = load(PYTORCH.replace("{name: mnist}", "{name: mnist, labels: {kueue.x-k8s.io/queue-name: team}}"))
+    assert request.spec.queue == Queue(QueueSystem.KUEUE, "team")
+    said = " ".join(note.sentence for note in request.notes)
+    assert "becomes `queue: {by: kueue, name: team}`, for which Kueue's integration of pods must be on" in said
+    assert "left out, since a run has no such field: metadata" not in said
 
 
 @pytest.mark.parametrize(

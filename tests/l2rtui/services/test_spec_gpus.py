@@ -121,6 +121,33 @@ def test_a_set_is_seated_on_the_model_that_it_needs_and_nodes_without_it_are_clo
     assert {slot.node for slot in seat.slots} == {"b"}
 
 
+NODES = "kind: learner-workers\nname: r\nlearner: {{nodes: 2{}}}\ntrain: {{environment: racing, {}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("learner", "train", "devices"),
+    [
+        (", gpus: 4", "algorithm: ppo", 8),
+        ("", "algorithm: sac", 2),
+        (", pod: {binding: cpu}", "device: cpu, devices: 6", 6),
+        (", command: [python, mine.py]", "algorithm: ppo", None),
+    ],
+)
+def test_a_learner_of_nodes_has_ranks_on_all_of_them(tmp_path, learner, train, devices):
+    spec = loaded(tmp_path, NODES.format(learner, train))
+    assert json.loads(spec.train).get("devices") == devices
+    part = spec.sets[0]
+    assert (part.role, part.replicas, part.stable, part.port) == (Role.LEARNER, 2, True, 29400)
+    assert part.scale_problem(3) == "its 2 replicas know each other by name, and stay as they were launched"
+    assert to_document(spec)["learner"]["nodes"] == 2
+    assert loaded(tmp_path, yaml.safe_dump(to_document(spec))).sets == spec.sets
+
+
+def test_gradients_of_workers_need_a_learner_of_one_node(tmp_path):
+    with pytest.raises(SpecError, match=r"leave out learner\.nodes"):
+        loaded(tmp_path, NODES.format("", "algorithm: impala, impala: {sends_gradients: true}"))
+
+
 LEARNER = "kind: learner-workers\nname: r\nlearner: {{gpus: 4{}}}\ntrain: {{environment: racing, {}}}\n"
 
 

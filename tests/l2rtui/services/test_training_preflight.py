@@ -14,7 +14,7 @@ from l2rtui.domain.plan import plan_launch
 from l2rtui.domain.preflight import Severity
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.domain.workload import Kind, Resources, Role, RunSpec, SetSpec, with_seeds
-from l2rtui.services.training_preflight import MEMORY, check_training
+from l2rtui.services.training_preflight import MEMORY, check_elastic, check_training
 
 GIB = 1 << 30
 L2R = "runtime.rl.envs.l2r_gym:l2r/L2R-v0"
@@ -27,8 +27,8 @@ def node(memory=64 * GIB, card=80 * GIB, used=None, gpu_use=()):
     return Node("n", (gpu,), cpu_cores=16.0, memory_bytes=memory, memory_used_bytes=used, gpu_use=gpu_use)
 
 
-def findings(train, at, *, limit=None, seeds=(), command=("l2r-runtime", "learner"), workers=True, gpus=0):
-    learner = SetSpec("learner", Role.LEARNER, command, resources=Resources(memory_bytes=limit), gpus=gpus)
+def findings(train, at, *, limit=None, seeds=(), command=("l2r-runtime", "learner"), workers=True, gpus=0, nodes=1):
+    learner = SetSpec("learner", Role.LEARNER, command, nodes, resources=Resources(memory_bytes=limit), gpus=gpus)
     text = train if isinstance(train, str) else json.dumps(train)
     sets = (learner, SetSpec("w", Role.WORKER, ("mine",), replicas=0)) if workers else (learner,)
     spec = RunSpec(Kind.LEARNER_WORKERS, "exp", "exp", sets, train=text)
@@ -36,7 +36,7 @@ def findings(train, at, *, limit=None, seeds=(), command=("l2r-runtime", "learne
     specs = with_seeds(spec, seeds)
     placement = place(specs, snapshot.ledger)
     plan = plan_launch(specs, placement, snapshot.nodes, owner="me", uids=[item.name for item in specs])
-    return check_training(plan, snapshot)
+    return (*check_training(plan, snapshot), *check_elastic(plan))
 
 
 @pytest.mark.parametrize(("name", "hint"), [("racin", "Did you mean racing?"), ("quake", "There are racing")])
@@ -183,6 +183,19 @@ def test_gpus_that_the_learner_would_not_use_are_named():
     assert warning.sentence == "train.devices is 1, and its learner gets 2 GPUs"
     assert warning.hint.startswith("Leave out train.devices, and it uses all;")
     assert all(found.severity is Severity.OK for found in findings({"devices": 2}, two, gpus=2))
+
+
+def test_devices_that_the_learners_nodes_cannot_divide_are_refused():
+    (refusal, *_) = findings({"devices": 3, "device": "cpu", "sac": {"batch_size": 258}}, node(card=0), nodes=2)
+    assert refusal.sentence == "train.devices is 3, and its learner has 2 nodes with equal numbers of ranks"
+    assert all(found.severity is Severity.OK for found in findings({"devices": 4}, node(card=0), nodes=2))
+
+
+def test_nodes_of_a_learner_that_would_share_a_gpu_are_named():
+    (*_, warning) = findings({"devices": 2}, node(), nodes=2)
+    assert warning.severity is Severity.WARNING
+    assert "exp-learner-0 and exp-learner-1 would share the GPU n/0" in warning.sentence
+    assert all(each.severity is Severity.OK for each in findings({"devices": 2, "device": "cpu"}, node(), nodes=2))
 
 
 def test_a_run_in_which_nobody_collects_is_named():

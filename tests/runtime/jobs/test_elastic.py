@@ -14,8 +14,8 @@ from torch.distributed import TCPStore
 
 from runtime.base import contract
 from runtime.exchange.transport.request_reply import RequestSocket
-from runtime.jobs.elastic.round_state import decode_state
-from runtime.jobs.elastic.shared_values import LARGEST_BYTES, RemoteValues, keys_of
+from runtime.rendezvous.round_state import decode_state
+from runtime.rendezvous.shared_values import LARGEST_BYTES, RemoteValues, keys_of
 from tests.fakes.faults import free_port
 from tests.runtime.jobs.elastic_jobs import ROUND_PROGRAM, Job, come_and_go, part, together
 from tests.runtime.programs import Program, Programs, wait_for

@@ -73,16 +73,22 @@ def _not_jobs(run: RunPlan) -> Iterator[Finding]:
             yield Finding(Severity.REFUSAL, f"{run.spec.name}/{set_spec.name}", sentence, hint)
 
 
+_IN_YAML: Final = f" (in Kubernetes YAML the label {labels.KUEUE_QUEUE})"
+
+
 async def _problem(api: Api, queue: Queue, namespace: str) -> Finding | None:
     group = scheduling.QUEUE_API_GROUPS[queue.by]
     if queue.by is QueueSystem.KUEUE and api.server_version < scheduling.GATES_SINCE:
         needed, present = (".".join(map(str, version)) for version in (scheduling.GATES_SINCE, api.server_version))
         sentence = f"Kueue holds pods back by scheduling gates, of Kubernetes {needed}; this server is {present}"
-        return Finding(Severity.REFUSAL, "queue", sentence, "Leave out queue, or choose volcano or coscheduling.")
+        hint = f"Leave out queue{_IN_YAML}, or choose volcano or coscheduling."
+        return Finding(Severity.REFUSAL, "queue", sentence, hint)
     versions = await api.group_versions(group)
     if not versions:
         sentence = f"this cluster has no {queue.by}: it serves nothing of {group}"
-        return Finding(Severity.REFUSAL, "queue", sentence, "Leave out queue, or ask an administrator for it.")
+        in_yaml = _IN_YAML if queue.by in (QueueSystem.KUEUE, QueueSystem.JOBSET) else ""
+        hint = f"Leave out queue{in_yaml}, or ask an administrator for it."
+        return Finding(Severity.REFUSAL, "queue", sentence, hint)
     if not queue.name or queue.by not in (QueueSystem.KUEUE, QueueSystem.JOBSET):
         return None
     try:
@@ -324,6 +330,8 @@ async def _dry_run_object(api: Api, manifest: Manifest) -> Finding | None:
                     manifest["kind"], manifest["metadata"].get("namespace") or api.namespace, name
                 )
             return _name_taken(manifest["kind"], name, existing or {})
+        if error.is_not_found and manifest["kind"] in scheduling.GANG_KINDS and "page not found" in error.detail:
+            return None  # the cluster does not serve this kind, which check_queues() reports
         # A webhook that does not support dry runs reports that; it says nothing about the object.
         if "dry run" in error.detail or error.is_unreachable or error.status >= 500:
             return Finding(Severity.WARNING, subject, f"{manifest['kind']}s could not be tried: {error.detail}")

@@ -317,7 +317,8 @@ def objects(documents: Iterable[Any], source: str) -> Iterable[dict[str, Any]]:
             if kind == "Job" and group != "batch.volcano.sh":
                 instead = ""
             hint = f"In its place {instead}." if instead else ""
-            sentence = f"{where} is a {called}, which cannot be a part of a run"
+            article = "an" if called[0] in "AEIOU" else "a"
+            sentence = f"{where} is {article} {called}, which cannot be a part of a run"
             raise SpecError(
                 f"{sentence}: a run is removed with all that it owns.{own}",
                 hint or f"Apply the {kind} with kubectl first, and take it out of this file.",

@@ -27,7 +27,18 @@ from l2rtui.domain.containers import PodSettings, Scheduling, Security
 from l2rtui.domain.kinds import Binding
 from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.quantity import counted, parse_bytes, parse_cores, parse_quantity
-from l2rtui.domain.workload import MAX_NAME, MAX_SET_NAME, Kind, Resources, RestartPolicy, Role, RunSpec, SetSpec
+from l2rtui.domain.workload import (
+    MAX_NAME,
+    MAX_SET_NAME,
+    Kind,
+    Queue,
+    QueueSystem,
+    Resources,
+    RestartPolicy,
+    Role,
+    RunSpec,
+    SetSpec,
+)
 from l2rtui.errors import SpecError
 from runtime.base import bounded_json
 
@@ -65,12 +76,29 @@ class _Import:
     services: list[dict[str, Any]] = field(default_factory=list)
     extras: list[dict[str, Any]] = field(default_factory=list)
     notes: list[Finding] = field(default_factory=list)
+    queue: Queue | None = None
 
     def report(self, subject: str, sentence: str, hint: str = "", weight: Severity = Severity.OK) -> None:
         self.notes.append(Finding(weight, subject, sentence, hint))
 
     def warn(self, subject: str, sentence: str, hint: str = "") -> None:
         self.report(subject, sentence, hint, Severity.WARNING)
+
+    def take_queue(self, subject: str, by: QueueSystem, meta: Mapping[str, Any]) -> None:
+        """Move the queue of Kueue from the labels of an object to the run, which is admitted as a whole."""
+        theirs = mapping(meta, "labels")
+        name = str(theirs.pop(labels.KUEUE_QUEUE, None) or "")
+        # The group of a run is another in each launch, and has as many pods as the run.
+        theirs.pop(labels.KUEUE_GROUP, None)
+        mapping(meta, "annotations").pop(labels.KUEUE_COUNT, None)
+        if not name:
+            return
+        queue = Queue(by, name)
+        if self.queue not in (None, queue):
+            self.warn(subject, f"its queue {name} is left out: all pods of a run wait in {self.queue.name}")
+            return
+        self.queue = queue
+        self.report(subject, f"its label {labels.KUEUE_QUEUE} becomes `queue: {{by: {by}, name: {name}}}`")
 
     def left_out(self, subject: str, value: Any, path: str = "", why: str = "a run has no such field") -> None:
         """Warn about every field in a value that no object of the run has."""
@@ -114,7 +142,9 @@ def read_kubernetes_yaml(
     name = name or _name(own, MAX_NAME - 6)
     kind = Kind.LEARNER_WORKERS if learners is not None and len(workloads) > 1 else Kind.JOB
     sets = tuple(sorted(reading.sets, key=lambda item: item.role is not Role.LEARNER))
-    spec = RunSpec(kind, name, name, sets, extras=json.dumps(reading.extras, separators=(",", ":")))
+    spec = RunSpec(
+        kind, name, name, sets, extras=json.dumps(reading.extras, separators=(",", ":")), queue=reading.queue
+    )
     return spec, tuple(reading.notes)
 
 
@@ -178,6 +208,7 @@ def _jobs_of(reading: _Import, job_set: dict[str, Any]) -> Iterable[dict[str, An
         subject, "it becomes the sets of a job: each replica has a Job of its own, with its host name of the JobSet"
     )
     _namespace(reading, subject, meta)
+    reading.take_queue(subject, QueueSystem.JOBSET, meta)
     why = "a run has neither its policies nor its order of start"
     reading.left_out(subject, _without(meta, "name"), "metadata")
     reading.left_out(subject, spec, "spec", why)
@@ -258,6 +289,7 @@ def _read_workload(reading: _Import, document: dict[str, Any], *, is_learner: bo
     reading.selectors[set_name] = _labels(document)
     if kind == "Pod":
         reading.pod_names[set_name] = str(_metadata(document).get("name"))
+        reading.take_queue(subject, QueueSystem.KUEUE, meta)
     _report_names(reading, subject, set_name, selector)
     is_indexed = kind == "Job" and spec.get("completionMode") == "Indexed"
     replicas = 1 if is_bare_learner or kind == "Pod" else _replicas(reading, subject, kind, spec)

@@ -222,6 +222,8 @@ def group_labels(run: RunPlan, group: Group) -> dict[str, str]:
         own_labels[labels.HOST] = labels.label_value(group.node)
     if set_spec.port:
         own_labels[labels.STABLE] = "true"
+    if set_spec.role is Role.LEARNER and set_spec.replicas > 1:
+        own_labels[labels.NODE_NUMBER] = str(group.pods[0].index)
     if group.gpus:
         own_labels[labels.GPU] = labels.gpus_label(group.gpus)
     if len(group.pods) == 1 and len(group.gpus) == 1:
@@ -276,8 +278,9 @@ def _services(run: RunPlan) -> list[dict[str, Any]]:
             {"name": "model", "port": DATA_PORT + 1},
             *({"name": f"port-{port}", "port": port} for port in learner.pod.ports),
         ]
+        first = {labels.NODE_NUMBER: "0"} if learner.replicas > 1 else {}
         spec = {
-            "selector": {labels.RUN_ID: run.uid, labels.ROLE: str(Role.LEARNER)},
+            "selector": {labels.RUN_ID: run.uid, labels.ROLE: str(Role.LEARNER), **first},
             "ports": [{**port, "protocol": "TCP", "targetPort": port["port"]} for port in ports],
             # Workers connect before the learner reports ready; its Service would have no endpoint until then.
             "publishNotReadyAddresses": True,

@@ -127,6 +127,8 @@ QUEUE_API_GROUPS: Final = {
     QueueSystem.COSCHEDULING: "scheduling.x-k8s.io",
     QueueSystem.JOBSET: "jobset.x-k8s.io",
 }
+GANG_KINDS: Final = ("PodGroup", "JobSet")
+"""Kinds of these API groups that a run has."""
 _SCHEDULERS: Final = {
     QueueSystem.KUEUE: "",
     QueueSystem.JOBSET: "",

@@ -5,15 +5,16 @@ slot. With MIG strategy ``single`` the slices are called ``nvidia.com/gpu`` and 
 variable counts cards, not slices.
 
 Kubernetes counts resources, not devices, so this combines the information that several programs publish on a node:
-the device plugin (``nvidia.com/gpu``), GPU feature discovery (labels), HAMi (an annotation), and our own labels
-where none of them runs. Number of slots of a GPU: the node's own label, otherwise the setting for the product,
-otherwise the replicas of the device plugin's time-slicing, otherwise the setting for all.
+the device plugin (``nvidia.com/gpu``), GPU feature discovery (labels), HAMi (an annotation), managed clusters
+(labels of their own for product, number and shares), and our own labels where none of them runs. The slots of a
+GPU are the node's own label, else the setting for the product, else the shares into which the cluster divides a
+GPU, else the setting for all.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct, field
 
@@ -102,10 +103,12 @@ def read_devices(node: NodeStruct, rule: SlotRule) -> NodeDevices:
         node.status.capacity or node.status.allocatable,
         node.status.allocatable or node.status.capacity,
     )
-    uuids = dict(_uuids(meta))
-    replicas = _number(meta.label(labels.GPU_REPLICAS), 1)
-    has_slices = meta.label(labels.MIG_STRATEGY) == "single" and (
-        "-MIG-" in meta.label(labels.GPU_PRODUCT) or bool(meta.label(labels.MIG_SLICES))
+    named = list(_named_gpus(meta))
+    uuids = {gpu.uuid: gpu.index for gpu in named}
+    replicas = _replicas(meta, capacity)
+    has_slices = bool(meta.label(labels.GKE_PARTITION)) or (
+        meta.label(labels.MIG_STRATEGY) == "single"
+        and ("-MIG-" in meta.label(labels.GPU_PRODUCT) or bool(meta.label(labels.MIG_SLICES)))
     )
     count = 0 if has_slices else _count(meta, capacity, replicas, len(uuids))
     cores = quantity(allocatable, "cpu")
@@ -124,7 +127,7 @@ def read_devices(node: NodeStruct, rule: SlotRule) -> NodeDevices:
     # GPU feature discovery appends -SHARED to the product of a time-sliced GPU.
     renamed = [item.name for item in resources if item.capacity and not item.device and item.name != WHOLE]
     model = renamed[0].rpartition("/")[2] if len(renamed) == 1 and not renamed[0].startswith(SHARED) else ""
-    product = meta.label(labels.GPU_PRODUCT)
+    product = _product(meta)
     slots = (
         _number(meta.label(labels.SLOTS_PER_GPU), 0)
         or rule.by_product.get(product, 0)
@@ -132,11 +135,13 @@ def read_devices(node: NodeStruct, rule: SlotRule) -> NodeDevices:
         or (replicas if replicas > 1 else 0)
         or rule.per_gpu
     )
-    memory = _number(meta.label(labels.GPU_MEMORY), 0) << 20  # the label is in MiB
-    by_index = {index: uuid for uuid, index in uuids.items()}
+    memory = _memory(meta)
+    by_index = {gpu.index: gpu for gpu in named}
+    unnamed = _NamedGpu("", 0)
     gpus = tuple(
-        Gpu(name, index, by_index.get(index, ""), product or model, memory, min(slots, _MOST_SLOTS))
+        Gpu(name, index, gpu.uuid, product or model, memory, min(slots, _MOST_SLOTS), numa=gpu.numa)
         for index in range(count)
+        for gpu in (by_index.get(index, unnamed),)
     )
     # No cores to count: a node that has just joined, whose kubelet has not reported yet.
     return NodeDevices(name, (*gpus, *others), uuids, is_sliced, cpu if cores else None, resources)
@@ -190,17 +195,47 @@ def _plugin_devices(node: str, meta: ObjectMeta, resources: tuple[Resource, ...]
         if resource == "amd.com/gpu":
             model = meta.label(labels.AMD_PRODUCT) or model
         elif resource == WHOLE:
-            model = meta.label(labels.GPU_PRODUCT) or model
-            memory = _number(meta.label(labels.GPU_MEMORY), 0) << 20
+            model = " ".join(filter(None, (_product(meta), meta.label(labels.GKE_PARTITION)))) or model
+            memory = 0 if meta.label(labels.GKE_PARTITION) else _memory(meta)
         for _ in range(min(by_name[resource].allocatable, MOST_GPUS)):
             yield Gpu(node, index, model=model, memory_bytes=memory, slots=1, resource=resource)
             index += 1
 
 
-def _uuids(meta: ObjectMeta) -> Iterator[tuple[str, int]]:
-    """Yield UUIDs and indices from an annotation of the node."""
+def _replicas(meta: ObjectMeta, capacity: Quantities | None) -> int:
+    """Return the number of shares of each GPU; 1 if they are not shared, or by a program that says no number."""
+    said = _number(meta.label(labels.GPU_REPLICAS) or meta.label(labels.GKE_CLIENTS), 0)
+    if said or meta.annotation(labels.HAMI_NODE):
+        return max(said, 1)
+    units, cards = int(quantity(capacity, WHOLE)), _number(_first(meta, labels.CLOUD_GPU_COUNTS), 0)
+    return units // cards if 0 < cards < units and units % cards == 0 else 1
+
+
+def _product(meta: ObjectMeta) -> str:
+    return meta.label(labels.GPU_PRODUCT) or _first(meta, labels.CLOUD_GPU_PRODUCTS)
+
+
+def _memory(meta: ObjectMeta) -> int:
+    """Return the memory of each GPU in bytes; 0 if unknown."""
+    return _number(meta.label(labels.GPU_MEMORY) or _first(meta, labels.CLOUD_GPU_MEMORIES), 0) << 20  # MiB
+
+
+def _first(meta: ObjectMeta, names: Iterable[str]) -> str:
+    return next(filter(None, map(meta.label, names)), "")
+
+
+class _NamedGpu(Struct, frozen=True):
+    """UUID, index and NUMA node of a GPU, as an annotation of its node says them."""
+
+    uuid: str
+    index: int
+    numa: int | None = None
+
+
+def _named_gpus(meta: ObjectMeta) -> Iterator[_NamedGpu]:
+    """Yield the GPUs that an annotation of the node names, our own or HAMi's."""
     if own := meta.annotation(labels.GPU_UUIDS):
-        yield from ((uuid.strip(), index) for index, uuid in enumerate(own.split(",")) if uuid.strip())
+        yield from (_NamedGpu(uuid.strip(), index) for index, uuid in enumerate(own.split(",")) if uuid.strip())
         return
     text = meta.annotation(labels.HAMI_NODE)
     if text.startswith("["):
@@ -210,11 +245,15 @@ def _uuids(meta: ObjectMeta) -> Iterator[tuple[str, int]]:
             return
         for position, device in enumerate(devices):
             if isinstance(device, dict) and isinstance(device.get("id"), str):
-                index = device.get("index")
-                yield device["id"], index if isinstance(index, int) else position
+                index, numa = device.get("index"), device.get("numa")
+                index = index if isinstance(index, int) else position
+                yield _NamedGpu(device["id"], index, numa if type(numa) is int else None)
         return
-    parts = [part.partition(",")[0] for part in text.split(":")]  # before HAMi 2.5: UUID,shares,memory,…:UUID,…
-    yield from ((uuid, position) for position, uuid in enumerate(filter(_UUID.fullmatch, parts)))
+    # Before HAMi 2.5: UUID,shares,memory,cores,type,numa,healthy:UUID,…
+    parts = [part.split(",") for part in text.split(":")]
+    parts = [part for part in parts if _UUID.fullmatch(part[0])]
+    for position, part in enumerate(parts):
+        yield _NamedGpu(part[0], position, whole_number(part[5]) if len(part) > 5 else None)
 
 
 def _number(text: str, otherwise: int) -> int:

@@ -10,6 +10,7 @@ import sys
 import pynvml
 import pytest
 
+from l2rtui.backends.common.nvml import GpuReader
 from tests.fakes.nvml import FakeGpu, FakeNvml, NVMLError, pynvml_folder
 
 
@@ -34,6 +35,28 @@ def test_the_stand_in_refuses_calls_before_it_is_open_and_about_a_lost_card():
     assert nvml.nvmlDeviceGetCount() == 2
     with pytest.raises(nvml.NVMLError_GpuIsLost):
         nvml.nvmlDeviceGetHandleByIndex(1)
+
+
+@pytest.mark.parametrize(
+    ("bus_id", "text", "numa"),
+    [
+        ("00000000:3B:00.0", "1\n", 1),
+        ("00000000:3B:00.0", "-1\n", None),
+        ("00000000:3B:00.0", "odd\n", None),
+        ("00000000:5E:00.0", "1\n", None),
+    ],
+)
+def test_the_kernel_names_the_numa_node_of_a_gpu(tmp_path, bus_id, text, numa):
+    (tmp_path / "0000:3b:00.0").mkdir()
+    (tmp_path / "0000:3b:00.0" / "numa_node").write_text(text)
+    reader = GpuReader(4, FakeNvml(FakeGpu(bus_id=bus_id)), tmp_path)
+    assert [gpu.numa for gpu in reader.read("n").gpus] == [numa]
+
+
+def test_a_gpu_without_a_bus_has_no_numa_node(tmp_path):
+    reader = GpuReader(4, FakeNvml(FakeGpu(unsupported=["nvmlDeviceGetPciInfo"])), tmp_path)
+    (gpu,) = reader.read("n").gpus
+    assert gpu.numa is None
 
 
 _PROGRAM = """

@@ -240,3 +240,13 @@ def test_a_process_on_a_gpu_belongs_to_the_container_of_its_control_group(tmp_pa
     (tmp_path / "7" / "cgroup").write_text(groups)
     assert engine_info.container_of(GpuProcess(7, DeviceUsage(0)), tmp_path) == container
     assert engine_info.container_of(GpuProcess(8, DeviceUsage(0)), tmp_path) == ""
+
+
+def test_the_nodes_of_a_learner_meet_at_the_name_of_the_first():
+    learner = SetSpec("learner", Role.LEARNER, ("l2r-runtime", "learner"), replicas=2, stable=True, port=29400)
+    run = planned(RunSpec(Kind.LEARNER_WORKERS, "r", "r", (learner,), image="i"))
+    for number, pod in enumerate(run.pods):
+        body = container_config.container_body(run, pod, "incarnation")
+        variables = dict(variable.split("=", 1) for variable in body["Env"])
+        assert json.loads(variables["L2R_PEERS"])["learner"][0] == "tcp://r-learner-0:29400"
+        assert (variables["L2R_INDEX"], variables["L2R_POD_IP"]) == (str(number), f"r-learner-{number}")

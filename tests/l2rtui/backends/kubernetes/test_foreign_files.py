@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from l2rtui.domain.kinds import Binding
 from l2rtui.domain.preflight import Severity
-from l2rtui.domain.workload import Kind, with_seeds
+from l2rtui.domain.workload import Kind, Queue, QueueSystem, with_seeds
 from l2rtui.services.spec import spec_file
 from tests.l2rtui.backends.kubernetes.test_render import NUMBERS, objects, planned
 
@@ -171,6 +173,39 @@ spec:
     assert env(templates[-1]["spec"]["containers"][0])["MASTER_ADDR"] == "pt-leader-0-0.pt-s1-pt"
     assert env(templates[-1]["spec"]["containers"][0])["JOB_COMPLETION_INDEX"] == "1"
     assert templates[-1]["metadata"]["annotations"]["jobset.sigs.k8s.io/job-index"] == "1"
+
+
+QUEUED = "{name: q, labels: {kueue.x-k8s.io/queue-name: team, kueue.x-k8s.io/pod-group-name: theirs}}"
+PLAIN = "{restartPolicy: Never, containers: [{name: c, image: i, command: [a]}]}"
+JOB_SET = (
+    f"apiVersion: jobset.x-k8s.io/v1alpha2\nkind: JobSet\nmetadata: {QUEUED}\n"
+    f"spec: {{replicatedJobs: [{{name: a, template: {{spec: {{template: {{spec: {PLAIN}}}}}}}}}]}}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "queue"),
+    [
+        (f"apiVersion: v1\nkind: Pod\nmetadata: {QUEUED}\nspec: {PLAIN}\n", Queue(QueueSystem.KUEUE, "team")),
+        (JOB_SET, Queue(QueueSystem.JOBSET, "team")),
+    ],
+)
+def test_the_queue_of_kueue_is_that_of_the_run(load, text, queue):
+    request = load(text)
+    assert request.spec.queue == queue
+    assert f"becomes `queue: {{by: {queue.by}, name: team}}`" in said(request)
+    made = json.dumps(objects(planned(request.spec, NUMBERS)))
+    assert "team" in made
+    assert "theirs" not in made
+
+
+def test_a_run_waits_in_one_queue(load):
+    pods = [
+        f"apiVersion: v1\nkind: Pod\nmetadata: {QUEUED.replace('team', team)}\nspec: {PLAIN}\n" for team in "ab"
+    ]
+    request = load("---\n".join(pods))
+    assert request.spec.queue == Queue(QueueSystem.KUEUE, "a")
+    assert "its queue b is left out: all pods of a run wait in a" in said(request)
 
 
 # --- addresses: pytorch/elastic examples/kubernetes/native ------------------------------------------------------

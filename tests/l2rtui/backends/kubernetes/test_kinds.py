@@ -148,3 +148,30 @@ steps:
     assert made["Job", "r-a-1"]["spec"]["backoffLimit"] == 0
     assert "hostname" not in pod(made["Job", "r-a-0"])
     assert pod(made["Job", "r-b-rdzv-0"])["subdomain"] == "r-peers"
+
+
+def test_each_node_of_a_learner_is_a_job_and_the_service_leads_to_the_first(objects):
+    made = objects("""\
+kind: learner-workers
+name: r
+image: i
+learner: {nodes: 2, gpus: 1}
+workers: [{name: w, pod: {binding: cpu}}]
+train: {environment: racing}
+""")
+    jobs = {name: item for (kind, name), item in made.items() if kind == "Job"}
+    learners = [jobs["r-learner-0"], jobs["r-learner-1"]]
+    for number, item in enumerate(learners):
+        variables = env(item)
+        assert (variables["L2R_INDEX"], variables["L2R_SET"]) == (str(number), "learner")
+        assert json.loads(variables["L2R_PEERS"]) == {
+            "learner": ["tcp://r-learner-0.r-peers:29400", "tcp://r-learner-1.r-peers:29400"]
+        }
+        assert json.loads(variables["L2R_CONFIG"])["devices"] == 2
+        assert pod(item)["hostname"] == f"r-learner-{number}"
+        assert (item["spec"]["parallelism"], item["spec"]["completions"]) == (1, 1)
+    templates = [item["spec"]["template"]["metadata"]["labels"] for item in learners]
+    selector = made["Service", "r-learner"]["spec"]["selector"]
+    assert [selector.items() <= labels.items() for labels in templates] == [True, False], "rank 0 is the learner"
+    (worker,) = (item for (kind, name), item in made.items() if name.startswith("r-w"))
+    assert env(worker)["L2R_ENDPOINT"] == "tcp://r-learner:5555"

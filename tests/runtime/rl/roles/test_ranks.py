@@ -27,7 +27,7 @@ from runtime.base.training import from_mapping
 from runtime.base.training_rules import mistakes_in
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints
-from runtime.rl.roles import ranks
+from runtime.rl.roles import rank_launcher, ranks
 from runtime.rl.roles.launch_context import Context, plan_of
 from runtime.rl.roles.ranks import RankGroup, ShareForm, part, share_of, whole
 from tests.runtime.conftest import RunUnderTest, Started
@@ -188,8 +188,8 @@ def lost(_group: Path) -> None:
 @pytest.fixture
 def launch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[int, list[float]]]:
     """Run the launching process with a stand-in of the launcher; return its code and its pauses."""
-    monkeypatch.setattr(ranks, "set_forkserver_preload", lambda _modules: None)
-    monkeypatch.setattr(ranks.forkserver, "ensure_running", lambda: None)
+    monkeypatch.setattr(rank_launcher, "set_forkserver_preload", lambda _modules: None)
+    monkeypatch.setattr(rank_launcher.forkserver, "ensure_running", lambda: None)
     for name in ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         monkeypatch.setenv(name, "")
     environ = {contract.ENV_RUN: "r", contract.ENV_ENDPOINT: f"ipc://{tmp_path}", contract.ENV_DIR: str(tmp_path)}
@@ -199,7 +199,7 @@ def launch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tup
         monkeypatch.setattr(api, "elastic_launch", launcher)
         monkeypatch.setattr(time, "sleep", pauses.append)
         context = Context.from_environment(environ, "learner")
-        return ranks.launch(context, checkpoints, lambda _: 0, ["learner"], Stop(), Console()), pauses
+        return rank_launcher.launch(context, checkpoints, lambda _: 0, ["learner"], Stop(), Console()), pauses
 
     return launch
 
@@ -223,12 +223,12 @@ def test_the_code_of_a_rank_that_failed_is_the_learners_even_if_another_was_seen
 ) -> None:
     monkeypatch.setenv(ranks.STORE_VARIABLE, "")
     monkeypatch.setenv("RANK", "1")
-    monkeypatch.setattr(ranks, "name_process", lambda _name: None)
-    monkeypatch.setattr(ranks.os, "_exit", sys.exit)
+    monkeypatch.setattr(rank_launcher, "name_process", lambda _name: None)
+    monkeypatch.setattr(rank_launcher.os, "_exit", sys.exit)
 
     def failed(group: Path) -> None:
         with pytest.raises(SystemExit):
-            ranks._run_rank(str(group), lambda _: contract.EXIT_NOT_FINITE, [])
+            rank_launcher._run_rank(str(group), lambda _: contract.EXIT_NOT_FINITE, [])
         lost(group)
 
     checkpoints = Checkpoints(tmp_path / "checkpoints", 3)
@@ -278,7 +278,7 @@ def test_training_goes_on_when_a_rank_is_killed(
     learner.process.terminate()
     wait_until(lambda: "learner ends on SIGTERM" in learner.text(), "an orderly end", seconds=60.0, log=learner)
     # The launcher would wait longer for a rank that waits for the launcher.
-    assert learner.process.wait(ranks.SHUTDOWN_SECONDS - 5) == contract.EXIT_DONE
+    assert learner.process.wait(rank_launcher.SHUTDOWN_SECONDS - 5) == contract.EXIT_DONE
     assert_exact(learner)
 
 

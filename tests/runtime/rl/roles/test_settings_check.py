@@ -38,6 +38,7 @@ def test_what_can_be_passes(settings):
     ("settings", "sentence"),
     [
         ({"environment": "racin"}, "unknown environment 'racin'. Did you mean racing?"),
+        ({"environment": "ALE/Pong-v5"}, "Write MODULE:ID if a package registers it, such as ale_py:ALE/Pong-v5"),
         ({"environment": "Acrobot-v9"}, "unknown environment 'Acrobot-v9': Environment version `v9`"),
         ({"environment_options": {"trak": "harbour"}}, "racing has no option 'trak'"),
         ({"environment_options": {"observation": "view"}}, "an image of 32 x 32 is too small for the convolutions"),

@@ -235,6 +235,39 @@ def test_a_node_has_gpus_and_slots(capacity, result, count, slots):
     assert devices.has_gpus
 
 
+GKE, KARPENTER = "cloud.google.com/gke-", "karpenter.k8s.aws/instance-gpu-"
+T4_OF_GKE = {f"{GKE}accelerator": "nvidia-tesla-t4"}
+T4_OF_EKS = {f"{KARPENTER}name": "t4", f"{KARPENTER}count": "1", f"{KARPENTER}memory": "16384"}
+
+
+@pytest.mark.parametrize(
+    ("units", "given", "count", "slots", "model", "gib"),
+    [
+        (2, T4_OF_GKE, 2, 4, "nvidia-tesla-t4", 0),
+        (6, {**T4_OF_GKE, f"{GKE}max-shared-clients-per-gpu": "3"}, 2, 3, "nvidia-tesla-t4", 0),
+        (7, {f"{GKE}accelerator": "nvidia-tesla-a100", f"{GKE}gpu-partition-size": "1g.5gb"},
+         7, 1, "nvidia-tesla-a100 1g.5gb", 0),
+        (1, T4_OF_EKS, 1, 4, "t4", 16),
+        (10, T4_OF_EKS, 1, 10, "t4", 16),
+        # Part of its GPUs are handed out; the label counts those of the machine.
+        (1, {**T4_OF_EKS, f"{KARPENTER}count": "4"}, 1, 4, "t4", 16),
+        (7, {**T4_OF_EKS, f"{KARPENTER}count": "4"}, 7, 4, "t4", 16),
+        (8, {"gpu.nvidia.com/model": "H100", "gpu.nvidia.com/count": "8"}, 8, 4, "H100", 0),
+        (2, {**T4_OF_GKE, labels.GPU_PRODUCT: "Tesla-T4", labels.GPU_MEMORY: "15360"}, 2, 4, "Tesla-T4", 15),
+    ],
+)  # fmt: skip
+def test_labels_of_managed_clusters_tell_product_and_shares(units, given, count, slots, model, gib):
+    devices = read_devices(node({"nvidia.com/gpu": str(units)}, given), RULE)
+    assert [(gpu.slots, gpu.model, gpu.memory_bytes >> 30) for gpu in devices.gpus] == [(slots, model, gib)] * count
+    assert devices.resources[0].is_share == (slots not in (1, 4))
+
+
+def test_the_shares_of_hami_are_not_those_of_a_cloud():
+    annotations = {labels.HAMI_NODE: '[{"id":"GPU-0000000a-1","index":0}]'}
+    devices = read_devices(node({"nvidia.com/gpu": "10"}, T4_OF_EKS, annotations), RULE)
+    assert [gpu.slots for gpu in devices.gpus] == [4]
+
+
 def test_a_node_without_gpus_has_one_cpu_device():
     devices = read_devices(node(), RULE)
     assert devices.gpus == (Gpu("n", 0, slots=10, is_cpu=True),)
@@ -253,6 +286,19 @@ def test_uuids_are_known_where_somebody_writes_them_on_the_node(annotations):
     devices = read_devices(node({"nvidia.com/gpu": "2"}, None, annotations), RULE)
     assert [gpu.uuid for gpu in devices.gpus] == ["GPU-0000000a-1", "GPU-0000000b-2"]
     assert claims(container({NV: "GPU-0000000b-2"}), on=devices) == (DeviceUsage(1),)
+
+
+@pytest.mark.parametrize(
+    ("text", "numa"),
+    [
+        ('[{"id":"GPU-0000000a-1","index":0,"numa":0},{"id":"GPU-0000000b-2","index":1,"numa":1}]', [0, 1]),
+        ('[{"id":"GPU-0000000a-1","index":0,"numa":true},{"id":"GPU-0000000b-2","index":1}]', [None, None]),
+        ("GPU-0000000a-1,10,32768,100,V100,1,true:GPU-0000000b-2,10,32768:", [1, None]),
+    ],
+)
+def test_hami_names_the_numa_node_of_a_gpu(text, numa):
+    devices = read_devices(node({"nvidia.com/gpu": "2"}, None, {labels.HAMI_NODE: text}), RULE)
+    assert [gpu.numa for gpu in devices.gpus] == numa
 
 
 def test_an_annotation_that_cannot_be_read_tells_nothing():

@@ -44,7 +44,7 @@ class RendezvousNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         id: Identifies the node's process; a replacement has another id.
         name: For display. address, port: where this node's first process listens if it gets rank 0.
         processes: Number of training processes on this node.
-        since: The node's first complete round; the oldest nodes get the lowest ranks.
+        since: The node's first complete round, or its fixed place; nodes with the lowest get the lowest ranks.
         beat: Increases while the node lives. A counter, because the nodes' clocks differ.
     """
 

@@ -12,7 +12,7 @@ import pytest
 from torch.distributed import DistNetworkError, TCPStore
 
 from runtime.base import contract
-from runtime.jobs.elastic.rendezvous_handler import TrainingStore
+from runtime.rendezvous.handler import TrainingStore
 from tests.runtime.jobs.elastic_jobs import Job
 from tests.runtime.programs import Programs, wait_for
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.jobs.elastic.round_state import (
+from runtime.rendezvous.round_state import (
     BeatWatch,
     RendezvousNode,
     RoundState,

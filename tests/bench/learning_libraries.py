@@ -1,13 +1,15 @@
-"""Learning curves on MuJoCo tasks with `preset: sb3`, beside Stable-Baselines3 with its own defaults.
+"""Learning curves on tasks of MuJoCo and Atari, next to Stable-Baselines3 and CleanRL with their own settings.
 
-Ours are learner, worker and evaluator as processes; both evaluate ten episodes without exploration, and the last
-policy once more. The picture has the interquartile mean of the seeds of each task with a 95 % interval. The table
-adds CPU seconds of all processes, and the interquartile mean over all tasks as a share of Stable-Baselines3's. Each
-run is in the records when it ends, and is not run again: a command that was interrupted goes on where it was, and
-further seeds and tasks add to the page. `--draw` only draws the records.
+Ours are learner, worker and evaluator as processes, with the preset of each library. All evaluate episodes without
+exploration, and the last policy once more. The games have no lives, so an episode is a whole game everywhere. The
+picture has the interquartile mean of the seeds of each task with a 95 % interval. The table adds CPU seconds of all
+processes. Each run is in the records when it ends, and is not run again: a command that was interrupted goes on
+where it was, and further seeds and tasks add to the page. `--draw` only draws the records.
 
-    python3 -m venv peers && peers/bin/pip install -e . 'gymnasium[mujoco]' stable-baselines3 matplotlib
-    peers/bin/python -m tests.bench.learning_mujoco --seeds 0-2                 # --draw: the page again
+    python3 -m venv peers && peers/bin/pip install -e . 'gymnasium[mujoco]' ale-py opencv-python stable-baselines3
+    peers/bin/pip install matplotlib tyro tensorboard
+    git clone https://github.com/vwxyzjn/cleanrl
+    peers/bin/python -m tests.bench.learning_libraries --seeds 0-2 --cleanrl cleanrl
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import random
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -27,10 +30,19 @@ from l2rtui.domain.placement import parse_seeds
 from runtime.base.atomic_files import write_atomic
 from tests.bench.run_processes import RunProcesses
 
-RECORDS = Path("docs/learning-mujoco.jsonl")
+RECORDS = Path("docs/learning-libraries.jsonl")
 REFERENCE = Path(__file__).with_name("learning_reference.py")
-PARTIES = {"sb3": ("Stable-Baselines3", "0.45"), "l2rtui": ("l2rtui", "C0")}
-"""Label and colour of each `Run.by`."""
+CLEANRL = Path(__file__).with_name("learning_cleanrl.py")
+PARTIES = {
+    "sb3": ("Stable-Baselines3", "0.45", "-"),
+    "l2rtui": ("here, preset sb3", "C0", "-"),
+    "cleanrl": ("CleanRL", "0.45", "--"),
+    "l2rtui-cleanrl": ("here, preset cleanrl", "C0", "--"),
+}
+"""Label, colour and line of each `Run.by`."""
+PRESETS = {"ppo": "cleanrl-continuous", "sac": "cleanrl"}
+"""CleanRL's scripts for continuous control by method."""
+GAME_OPTIONS = {"wrappers": ["AtariPreprocessing"], "frame_stack": 4}
 RESAMPLES = 2_000
 PANELS_A_ROW = 4
 
@@ -45,6 +57,13 @@ class Task:
     eval_steps: int
     """Env steps between evaluations of the reference; ours evaluates about as often."""
     eval_seconds: float
+    episodes: int = 10
+    """Episodes of an evaluation."""
+
+    @property
+    def is_game(self) -> bool:
+        """Whether it is a game of Atari, with pictures."""
+        return "NoFrameskip" in self.environment
 
     @property
     def name(self) -> str:
@@ -53,11 +72,15 @@ class Task:
 
 TASKS = (
     Task("Hopper-v5", "ppo", 61_440, 6_144, 10.0),
-    Task("HalfCheetah-v5", "sac", 10_000, 1_000, 15.0),
+    Task("InvertedDoublePendulum-v5", "ppo", 61_440, 6_144, 10.0),
+    Task("Hopper-v5", "sac", 15_000, 1_500, 15.0),
     Task("Walker2d-v5", "ppo", 61_440, 6_144, 10.0),
-    Task("HalfCheetah-v5", "ppo", 102_400, 10_240, 15.0),
-    Task("Hopper-v5", "sac", 10_000, 1_000, 15.0),
+    Task("HalfCheetah-v5", "sac", 15_000, 1_500, 15.0),
+    Task("HalfCheetah-v5", "ppo", 61_440, 6_144, 15.0),
     Task("Swimmer-v5", "ppo", 61_440, 6_144, 10.0),
+    Task("FreewayNoFrameskip-v4", "ppo", 40_960, 10_240, 60.0, 3),
+    Task("BoxingNoFrameskip-v4", "ppo", 40_960, 10_240, 60.0, 3),
+    Task("PongNoFrameskip-v4", "ppo", 40_960, 10_240, 60.0, 3),
 )
 
 
@@ -79,6 +102,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seeds", default="0-2", help="seeds, such as 0-2")
     parser.add_argument("--only", choices=[task.name for task in TASKS], action="append")
     parser.add_argument("--by", choices=list(PARTIES), action="append", help="only these parties")
+    parser.add_argument("--cleanrl", type=Path, metavar="CHECKOUT", help="of CleanRL; without it, it does not run")
     parser.add_argument(
         "--records", type=Path, default=RECORDS, help="where the records are; the picture is beside them"
     )
@@ -91,10 +115,11 @@ def main(arguments: list[str]) -> int:
             if options.only and task.name not in options.only:
                 continue
             for by in options.by or PARTIES:
+                if (by == "cleanrl" and options.cleanrl is None) or (by == "l2rtui" and task.is_game):
+                    continue
                 if any((run.task, run.by, run.seed) == (task.name, by, seed) for run in runs):
                     continue
-                train = ours if by == "l2rtui" else reference
-                runs.append(run := train(task, seed))
+                runs.append(run := train(task, by, seed, options.cleanrl))
                 # Replaced as a whole: a kill within a write would leave half a line.
                 lines.append(json.dumps(asdict(run)))
                 write_atomic(options.records, "".join(f"{line}\n" for line in lines).encode())
@@ -112,15 +137,30 @@ def cpu_seconds() -> float:
     return times.children_user + times.children_system
 
 
-def ours(task: Task, seed: int) -> Run:
+def train(task: Task, by: str, seed: int, cleanrl: Path | None) -> Run:
+    """Train one seed of a party."""
+    if by == "l2rtui":
+        return ours(task, by, "sb3", seed)
+    if by == "l2rtui-cleanrl":
+        return ours(task, by, "cleanrl-atari" if task.is_game else PRESETS[task.algorithm], seed)
+    sizes = [str(task.env_steps), str(task.eval_steps), str(task.episodes)]
+    if by == "sb3":
+        return peer(task, by, seed, [REFERENCE, "defaults", str(seed), task.environment, task.algorithm, *sizes])
+    script = f"{task.algorithm}_{'atari' if task.is_game else 'continuous_action'}.py"
+    words = ["--seed", str(seed), "--env-id", task.environment, "--total-timesteps", sizes[0]]
+    return peer(task, by, seed, [CLEANRL, str(cleanrl), script, *sizes[1:], "--", *words])
+
+
+def ours(task: Task, by: str, preset: str, seed: int) -> Run:
     """Train with the processes of a run."""
     settings = {
-        "environment": task.environment,
+        "environment": f"ale_py:{task.environment}" if task.is_game else task.environment,
+        "environment_options": GAME_OPTIONS if task.is_game else {},
         "algorithm": task.algorithm,
-        "preset": "sb3",
+        "preset": preset,
         "total_env_steps": task.env_steps,
         "eval_seconds": task.eval_seconds,
-        "eval_episodes": 10,
+        "eval_episodes": task.episodes,
     }
     before = cpu_seconds()
     with (
@@ -134,7 +174,16 @@ def ours(task: Task, seed: int) -> Run:
         records, evaluations = run.records(), run.records("evaluator")
         if not records or records[-1]["env_steps"] < task.env_steps:
             sys.exit(f"{task.name} seed {seed} has not ended:\n{run.output('learner')[-2000:]}")
-        command = [sys.executable, "-m", "runtime", "drive", f"{folder}/run", "--json", "--episodes", "10"]
+        command = [
+            sys.executable,
+            "-m",
+            "runtime",
+            "drive",
+            f"{folder}/run",
+            "--json",
+            "--episodes",
+            str(task.episodes),
+        ]
         last = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
     steps, returns = [], []
     for each in evaluations:
@@ -147,17 +196,16 @@ def ours(task: Task, seed: int) -> Run:
             returns.append(round(each["eval_return"], 2))
     steps.append(records[-1]["env_steps"])
     returns.append(round(last["return"], 2))
-    return Run(task.name, "l2rtui", seed, steps, returns, round(seconds, 1))
+    return Run(task.name, by, seed, steps, returns, round(seconds, 1))
 
 
-def reference(task: Task, seed: int) -> Run:
-    """Train with Stable-Baselines3's defaults."""
-    words = ["defaults", str(seed), task.environment, task.algorithm, str(task.env_steps), str(task.eval_steps)]
+def peer(task: Task, by: str, seed: int, words: Sequence[str | Path]) -> Run:
+    """Train with another library: run its program, which prints a JSON record for each evaluation."""
     before = cpu_seconds()
-    done = subprocess.run([sys.executable, str(REFERENCE), *words], stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run([sys.executable, *words], stdout=subprocess.PIPE, text=True, check=True)
     records = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     steps, returns = [each["env_steps"] for each in records], [round(each["mean_return"], 2) for each in records]
-    return Run(task.name, "sb3", seed, steps, returns, round(cpu_seconds() - before, 1))
+    return Run(task.name, by, seed, steps, returns, round(cpu_seconds() - before, 1))
 
 
 def interquartile_mean(values: list[float]) -> float:
@@ -166,13 +214,10 @@ def interquartile_mean(values: list[float]) -> float:
     return fmean(sorted(values)[cut : len(values) - cut])
 
 
-def interval(groups: list[list[float]]) -> tuple[float, float]:
-    """Return the 95 % interval of the interquartile mean over groups, whose seeds are resampled within each."""
+def interval(values: list[float]) -> tuple[float, float]:
+    """Return the 95 % interval of the interquartile mean of seeds, by resampling them."""
     draws = random.Random(0)
-    means = sorted(
-        interquartile_mean([value for group in groups for value in draws.choices(group, k=len(group))])
-        for _ in range(RESAMPLES)
-    )
+    means = sorted(interquartile_mean(draws.choices(values, k=len(values))) for _ in range(RESAMPLES))
     return means[RESAMPLES // 40], means[-RESAMPLES // 40]
 
 
@@ -196,31 +241,24 @@ def last_returns(runs: list[Run]) -> list[float]:
 
 def report(runs: list[Run]) -> None:
     """Print the table."""
-    print("| task | env steps | seeds | here | Stable-Baselines3 | CPU s here | CPU s Stable-Baselines3 |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    shares: dict[str, list[list[float]]] = {by: [] for by in PARTIES}
+    names = [label for label, _, _ in PARTIES.values()]
+    print(f"| task | env steps | seeds | {' | '.join(names)} | CPU s of each |")
+    print("| --- " * (len(names) + 4) + "|")
     for task in TASKS:
         of = {by: [run for run in runs if (run.task, run.by) == (task.name, by)] for by in PARTIES}
-        if not all(of.values()):
+        if not any(of.values()):
             continue
-        last = {by: last_returns(each) for by, each in of.items()}
-        for by, values in last.items():
-            shares[by].append([value / interquartile_mean(last["sb3"]) for value in values])
-        text = {by: _with_interval([values]) for by, values in last.items()}
-        cpu = {by: f"{fmean(run.cpu_seconds for run in each):.0f}" for by, each in of.items()}
-        seeds = " and ".join(sorted({str(len(each)) for each in of.values()}))
-        returns = f"{text['l2rtui']} | {text['sb3']}"
-        cost = f"{cpu['l2rtui']} | {cpu['sb3']}"
-        print(f"| `{task.environment}`, {task.algorithm} | {task.env_steps:,} | {seeds} | {returns} | {cost} |")
-    if shares["sb3"]:
-        text = {by: _with_interval(groups, 2) for by, groups in shares.items()}
-        print(f"| all, share of Stable-Baselines3's | | | {text['l2rtui']} | {text['sb3']} | | |")
+        seeds = " to ".join(sorted({str(len(each)) for each in of.values() if each}))
+        returns = " | ".join(_with_interval(last_returns(each)) for each in of.values())
+        cpu = ", ".join(f"{fmean(run.cpu_seconds for run in each):.0f}" if each else "-" for each in of.values())
+        print(f"| `{task.environment}`, {task.algorithm} | {task.env_steps:,} | {seeds} | {returns} | {cpu} |")
 
 
-def _with_interval(groups: list[list[float]], digits: int = 0) -> str:
-    low, high = interval(groups)
-    mean = interquartile_mean([value for group in groups for value in group])
-    return f"{mean:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+def _with_interval(values: list[float]) -> str:
+    if not values:
+        return "-"
+    low, high = interval(values)
+    return f"{interquartile_mean(values):.0f} ({low:.0f} to {high:.0f})"
 
 
 def draw(runs: list[Run], picture: Path) -> None:
@@ -231,7 +269,7 @@ def draw(runs: list[Run], picture: Path) -> None:
     mpl.rcParams["svg.hashsalt"] = "l2rtui"
     from matplotlib import pyplot as plt
 
-    tasks = [task for task in TASKS if {run.by for run in runs if run.task == task.name} == set(PARTIES)]
+    tasks = [task for task in TASKS if any(run.task == task.name for run in runs)]
     if not tasks:
         return
     rows, columns = -(-len(tasks) // PANELS_A_ROW), min(len(tasks), PANELS_A_ROW)
@@ -241,16 +279,20 @@ def draw(runs: list[Run], picture: Path) -> None:
     for axes in grid.flat[len(tasks) :]:
         axes.set_axis_off()
     for axes, task in zip(grid.flat, tasks, strict=False):
-        for by, (label, colour) in PARTIES.items():
+        for by, (label, colour, line) in PARTIES.items():
             seeds = [run for run in runs if (run.task, run.by) == (task.name, by)]
+            if not seeds:
+                continue
             first, last = max(run.env_steps[0] for run in seeds), min(run.env_steps[-1] for run in seeds)
             steps = [first + (last - first) * part / 40 for part in range(41)]
             values = [[value_at(run, at) for run in seeds] for at in steps]
-            limits = [interval([each]) for each in values]
+            limits = [interval(each) for each in values]
             thousands = [at / 1000 for at in steps]
-            axes.plot(thousands, [interquartile_mean(each) for each in values], color=colour, label=label)
+            axes.plot(
+                thousands, [interquartile_mean(each) for each in values], color=colour, linestyle=line, label=label
+            )
             lows, highs = zip(*limits, strict=True)
-            axes.fill_between(thousands, lows, highs, color=colour, alpha=0.2, linewidth=0)
+            axes.fill_between(thousands, lows, highs, color=colour, alpha=0.15, linewidth=0)
         axes.set_title(f"{task.environment}, {task.algorithm}", fontsize=10)
         axes.set_xlabel("thousand env steps")
         axes.grid(alpha=0.3)

@@ -4,10 +4,8 @@ A value is replaced only if no other node replaced it meanwhile (compare and set
 that was never set has the empty text. torch's own store is not used, because anyone who can reach its port may
 read, write and clear it: here a node that does not know the run's token gets no connection.
 
-An etcd that runs as long as a rendezvous, with Unix sockets in a private folder.
-
-It stores the values instead of this process's memory. Only the rendezvous can connect to it: nodes connect to the
-rendezvous over CURVE, as with any backend.
+They are in the memory of the rendezvous process, or in an etcd that it starts with Unix sockets in a private
+folder. Only the rendezvous can connect to that etcd.
 """
 
 from __future__ import annotations

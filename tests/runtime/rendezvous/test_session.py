@@ -15,20 +15,20 @@ from torch.distributed.elastic.utils import store as store_util
 
 from runtime.base.addresses import parse
 from runtime.base.metrics import Console
-from runtime.jobs.elastic import rendezvous_handler
 from runtime.jobs.elastic.node import node_folder
 from runtime.jobs.elastic.plan import ElasticPlan
-from runtime.jobs.elastic.rendezvous_handler import GivenUpError, RendezvousHandler, RendezvousSession
-from runtime.jobs.elastic.round_state import FAILED, FINISHED
-from runtime.jobs.elastic.shared_values import MemoryValues
+from runtime.rendezvous.handler import GivenUpError, RendezvousHandler, configuration
+from runtime.rendezvous.round_state import FAILED, FINISHED
+from runtime.rendezvous.session import RendezvousSession
+from runtime.rendezvous.shared_values import MemoryValues
 from tests.runtime.programs import wait_for
 
 
-def plan(name="a", min_nodes=2, max_nodes=2, max_restarts=3) -> ElasticPlan:
+def plan(name="a", min_nodes=2, max_nodes=2, max_restarts=3, place=None) -> ElasticPlan:
     return ElasticPlan(
         backend="c10d", endpoint=parse("tcp://127.0.0.1:29400"), run_id="run", min_nodes=min_nodes,
         max_nodes=max_nodes, processes=None, max_restarts=max_restarts, gather_seconds=1, command=("x",),
-        local_address="127.0.0.1", token="", name=name, folder=None,
+        local_address="127.0.0.1", token="", name=name, folder=None, place=place,
     )  # fmt: skip
 
 
@@ -65,6 +65,18 @@ def test_two_nodes_join_one_round_and_one_that_leaves_ends_it(sessions):
     assert not first.is_round_over()
     second.leave()
     wait_for(first.is_round_over, "the end of the round", seconds=20)
+
+
+def test_at_a_fixed_place_a_new_start_replaces_the_one_before_at_once(sessions):
+    second, first = sessions("b", place=1), sessions("a", place=0)
+    states = sessions.together(RendezvousSession.join, second, first)
+    assert [node.name for node in states[0].members] == ["a", "b"], "by place"
+    again = sessions("a again", place=0)
+    wait = ThreadPoolExecutor().submit(again.join)
+    wait_for(second.is_round_over, "the end of the round", seconds=5)
+    assert [node.name for node in second.join().members] == ["a again", "b"]
+    assert wait.result(10).members[0].name == "a again"
+    assert first.is_round_over()
 
 
 def test_the_first_end_stands_and_who_joins_then_is_told(sessions):
@@ -125,12 +137,15 @@ def test_failures_are_counted_per_membership_and_end_the_job(sessions):
     os.environ.pop("L2R_ROUND")
 
 
-def test_torchs_launcher_knows_the_handler_and_the_plain_name_says_whose_it_is():
+def test_torchs_launcher_knows_the_handler_and_the_plain_name_says_whose_it_is(sessions):
     from torch.distributed.elastic.rendezvous import RendezvousParameters
 
-    rendezvous_handler.register()
-    rendezvous_handler.register()
-    with pytest.raises(TypeError, match="is for `l2r-runtime elastic`"):
+    handler = RendezvousHandler(sessions("a"), plan(), lambda *_: None)
+    for _ in range(2):
+        config = configuration(handler)
+    parameters = RendezvousParameters(config["rdzv_backend"], "", "run", 1, 1, **config["rdzv_configs"])
+    assert rendezvous_handler_registry.create_handler(parameters) is handler
+    with pytest.raises(TypeError, match="is for nodes of `l2r-runtime`"):
         rendezvous_handler_registry.create_handler(RendezvousParameters("l2r", "", "run", 1, 1))
 
 
