@@ -288,8 +288,8 @@ class Settings:
         Count,
         setting(
             "Ranks of the learner, one process for each GPU: each learns from an equal part of the batch, and all "
-            "step by the mean of their gradients. learner.nodes and learner.gpus set this number; set it yourself for ranks on a "
-            "CPU, or for a learner that you start without a spec.",
+            "step by the mean of their gradients. learner.nodes and learner.gpus set this number; set it yourself "
+            "for ranks on a CPU, or for a learner that you start without a spec.",
             when="For networks that keep one GPU busy.",
             unit="GPUs",
         ),

@@ -116,13 +116,15 @@ def launch(
         return contract.EXIT_DONE
     with tempfile.TemporaryDirectory(prefix="l2r-ranks-") as name, _raising_signals():
         folder = Path(name)
-        place: Place = OneNode(folder) if nodes == 1 else NodeOfSeveral(os.environ, nodes, count // nodes, console)
-        keep_to_loopback(place.address)
+        node: LearnerNode = (
+            OneNode(folder) if nodes == 1 else NodeOfSeveral(os.environ, nodes, count // nodes, console)
+        )
+        keep_to_loopback(node.address)
         try:
-            with place.hosting():
-                return _attend(place, count, count // nodes, folder, (main, arguments), checkpoints, console)
+            with node.hosting():
+                return _attend(node, count, count // nodes, folder, (main, arguments), checkpoints, console)
         except SignalException:
-            return place.code_after_signal
+            return node.code_after_signal
 
 
 @contextmanager
@@ -141,7 +143,7 @@ def _raising_signals() -> Iterator[None]:
 
 
 def _attend(
-    place: Place,
+    node: LearnerNode,
     count: int,
     own: int,
     folder: Path,
@@ -160,10 +162,10 @@ def _attend(
         forkserver.ensure_running()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
         try:
-            with processes.watched(), place.meeting(start, processes) as rendezvous:
-                config = _configuration(place, own, start, folder, rendezvous)
+            with processes.watched(), node.meeting(start, processes) as rendezvous:
+                config = _configuration(node, own, start, folder, rendezvous)
                 api.elastic_launch(config, _run_rank)(group, *entry)
-            if place.has_ended:
+            if node.has_ended:
                 return contract.EXIT_DONE
         except ChildFailedError as error:
             if (final := _final_code(group)) is not None:
@@ -178,20 +180,20 @@ def _attend(
 
 
 def _configuration(
-    place: Place, own: int, start: int, folder: Path, rendezvous: Mapping[str, Any]
+    node: LearnerNode, own: int, start: int, folder: Path, rendezvous: Mapping[str, Any]
 ) -> api.LaunchConfig:
     # The launcher of torch before 2.12 lacks this setting, and waits for 30 seconds.
     has_grace = any(field.name == "shutdown_timeout" for field in fields(api.LaunchConfig))
-    grace: dict[str, Any] = {"shutdown_timeout": place.shutdown_seconds} if has_grace else {}
+    grace: dict[str, Any] = {"shutdown_timeout": node.shutdown_seconds} if has_grace else {}
     return api.LaunchConfig(
-        min_nodes=place.num_nodes,
-        max_nodes=place.num_nodes,
+        min_nodes=node.num_nodes,
+        max_nodes=node.num_nodes,
         nproc_per_node=own,
         run_id=f"ranks-{start}",
         max_restarts=0,  # torch's count is over the whole life of a node
         monitor_interval=0.1,
         logs_specs=DefaultLogsSpecs(log_dir=f"{folder}/logs"),
-        local_addr=place.address,
+        local_addr=node.address,
         # Ranks are forks of a process that has imported torch: that takes 4 s of CPU, which each start of a rank
         # would pay again.
         start_method="forkserver",
@@ -297,7 +299,7 @@ def _state_of_rank(pid: int) -> str:
 
 
 # --- where ranks meet ---------------------------------------------------------------------------------------
-class Place(Protocol):
+class LearnerNode(Protocol):
     """This node among all of the learner.
 
     Attributes:

@@ -161,7 +161,10 @@ def workers_of(case: Case, numbers: range, period: float, *, at_once: bool = Fal
 
 # --- real ------------------------------------------------------------------------------------------------------
 def connections(case: Case, numbers: range, period: float, at_once: bool, pipe: Connection) -> None:
-    """Process with these workers, each with a TCP connection; sends its latencies since the first word when it gets the second."""
+    """Process with these workers, each with a TCP connection.
+
+    The first message on the pipe begins the measured part; at the second it sends the latencies.
+    """
     raise_limit()
     address = getattr(parse(case.endpoint), Port.DATA.value)
     # ZeroMQ's own poller looks at each socket each time: 1,000 would send in bursts, as no 1,000 processes do.
