@@ -6,8 +6,8 @@
 
 All start the learner's own command on CPUs. `curves` writes docs/learning-ranks.svg and docs/learning-ranks.jsonl;
 a run that is in the records is not trained again. `updates` trains networks of a million parameters and counts the
-CPU time of all processes of a learner. `kills` ends a random rank again and again; each time the run has to go on,
-and its counts of segments have to agree.
+CPU time of all processes of a learner. `kills` ends a random rank or node again and again; each time the run has
+to go on, and its counts of segments have to agree.
 """
 
 from __future__ import annotations

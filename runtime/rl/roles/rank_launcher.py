@@ -72,18 +72,7 @@ STOPPED_SECONDS: Final = 10
 
 def are_wanted(context: Context) -> bool:
     """Return True if this process is to start ranks: its learner has several, and it is not a rank itself."""
-    return (context.settings.devices > 1 or num_nodes(os.environ) > 1) and STORE_VARIABLE not in os.environ
-
-
-def num_nodes(environ: Mapping[str, str]) -> int:
-    """Return the number of nodes of this learner: the replicas of its set in ``L2R_PEERS``. Raises SetupError."""
-    if not environ.get(contract.ENV_PEERS):
-        return 1
-    return len(addresses.from_environment(environ).sets.get(_set_name(environ), ())) or 1
-
-
-def _set_name(environ: Mapping[str, str]) -> str:
-    return environ.get(contract.ENV_SET) or "learner"
+    return (context.settings.devices > 1 or context.nodes > 1) and STORE_VARIABLE not in os.environ
 
 
 def launch(
@@ -100,7 +89,7 @@ def launch(
 
     Raises SetupError, and FailedError if the address of the rendezvous is in use.
     """
-    count, nodes = context.settings.devices, num_nodes(os.environ)
+    count, nodes = context.settings.devices, context.nodes
     if count % nodes:
         raise SetupError(
             f"devices is {count}, and this learner has {nodes} nodes with equal numbers of ranks; write a multiple "
@@ -347,9 +336,9 @@ class NodeOfSeveral:
     """One of several nodes, which meet at node 0."""
 
     def __init__(self, environ: Mapping[str, str], num_nodes: int, own_ranks: int, console: Console) -> None:
-        index = addresses.index(environ)
+        index, name = addresses.index(environ), addresses.own_set(environ, "learner")
         self._plan = NodePlan.from_environment(
-            environ, set_name=_set_name(environ), min_nodes=num_nodes, max_nodes=num_nodes, place=index
+            environ, set_name=name, min_nodes=num_nodes, max_nodes=num_nodes, place=index
         )
         self._own_ranks, self._console = own_ranks, console
         self._values = MemoryValues() if index == 0 else None
