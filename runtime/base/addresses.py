@@ -58,6 +58,18 @@ def from_environment(environ: Mapping[str, str]) -> PeerAddresses:
     return PeerAddresses(endpoints)
 
 
+def own_set(environ: Mapping[str, str], role: str) -> str:
+    """Return the name of the set of a process; a process that is started by hand has its role's."""
+    return environ.get(contract.ENV_SET) or role
+
+
+def num_replicas(environ: Mapping[str, str], role: str) -> int:
+    """Return how many replicas of a process's set find each other by name; 1 if none do. Raises SetupError."""
+    if not environ.get(contract.ENV_PEERS):
+        return 1
+    return len(from_environment(environ).sets.get(own_set(environ, role), ())) or 1
+
+
 def index(environ: Mapping[str, str]) -> int:
     """Return the index of this process in its set. Raises SetupError."""
     return whole_number(environ, contract.ENV_INDEX)

@@ -2,12 +2,12 @@
 
     python -m tests.bench.ranks curves [--ranks 1 2 4] [--seeds 0-4] [--draw]
     python -m tests.bench.ranks updates [--ranks 1 2 4] [--rounds 3]
-    python -m tests.bench.ranks kills [--count 20] [--ranks 2] [--workers 0]
+    python -m tests.bench.ranks kills [--count 20] [--ranks 2] [--workers 0] [--nodes 1] [--how rank]
 
 All start the learner's own command on CPUs. `curves` writes docs/learning-ranks.svg and docs/learning-ranks.jsonl;
 a run that is in the records is not trained again. `updates` trains networks of a million parameters and counts the
-CPU time of all processes of a learner. `kills` ends a random rank again and again; each time the run has to go on,
-and its counts of segments have to agree.
+CPU time of all processes of a learner. `kills` ends a random rank or node again and again; each time the run has
+to go on, and its counts of segments have to agree.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import Any, Final
 import psutil
 
 from l2rtui.domain.placement import parse_seeds
+from runtime.base import contract
 from tests.bench.run_processes import RunProcesses
 
 OWN: Final[dict[str, Any]] = {
@@ -217,7 +218,7 @@ def check(record: Mapping[str, Any], transitions: int) -> None:
 
 
 def kills(options: argparse.Namespace) -> None:
-    """Kill a random rank again and again, and measure how long the run takes to go on."""
+    """Let a random rank or node be lost again and again, and measure how long the run takes to go on."""
     choose = random.Random(options.seed)
     settings = OWN | {"devices": options.ranks, "checkpoint_seconds": 2.0}
     if options.workers:
@@ -225,18 +226,35 @@ def kills(options: argparse.Namespace) -> None:
     transitions = settings["num_envs"] * settings["segment_steps"]
     pauses, checked = [], 0
     with tempfile.TemporaryDirectory(prefix="l2r-") as folder, RunProcesses(Path(folder), settings) as run:
-        learner = psutil.Process(run.start("learner").pid)
+        peers = json.dumps({"learner": [f"ipc://{folder}/node-{index}" for index in range(options.nodes)]})
+
+        def start(index: int) -> psutil.Process:
+            variables = {contract.ENV_PEERS: peers, contract.ENV_SET: "learner"} if options.nodes > 1 else {}
+            return psutil.Process(run.start("learner", index, **variables).pid)
+
+        nodes = [start(index) for index in range(options.nodes)]
         for index in range(options.workers):
             run.start("worker", index)
 
         def ranks() -> list[psutil.Process]:
-            return [child for child in learner.children(recursive=True) if child.name().startswith("l2r rank ")]
+            children = (child for node in nodes for child in node.children(recursive=True))
+            return [child for child in children if child.name().startswith("l2r rank ")]
+
+        def lose() -> None:
+            if options.how == "node":  # its launcher starts it again
+                index = choose.randrange(len(nodes))
+                nodes[index].kill()
+                nodes[index] = start(index)
+            elif options.how == "stop":
+                choose.choice(until("ranks", ranks)).suspend()
+            else:
+                choose.choice(until("ranks", ranks)).kill()
 
         for kill in range(1, options.count + 1):
             known = run.output("learner").count("checkpoint ckpt-")
             until("a checkpoint", lambda known=known: run.output("learner").count("checkpoint ckpt-") > known)
             began = time.time()
-            choose.choice(until("ranks", ranks)).kill()
+            lose()
             until("a resume", lambda kill=kill: run.output("learner").count(RESUMED) == kill)
 
             def has_gone_on() -> bool:
@@ -252,14 +270,15 @@ def kills(options: argparse.Namespace) -> None:
             for record in records[checked:]:
                 check(record, transitions)
             checked = len(records)
-            print(f"kill {kill}: goes on after {pauses[-1]:.1f} s", flush=True)
-        learner.terminate()
-        if learner.wait(60) != 0:
+            print(f"loss {kill}: goes on after {pauses[-1]:.1f} s", flush=True)
+        for node in reversed(nodes):
+            node.terminate()
+        if nodes[0].wait(60) != 0:
             sys.exit(run.output("learner")[-2000:])
         check(run.records()[-1], transitions)
     late = sum(pause > RECOVERY_SECONDS for pause in pauses)
     print(
-        f"{len(pauses)} kills: on after {statistics.median(pauses):.1f} s (longest {max(pauses):.1f}), "
+        f"{len(pauses)} losses: on after {statistics.median(pauses):.1f} s (longest {max(pauses):.1f}), "
         f"{late} after more than {RECOVERY_SECONDS:.0f} s; {checked} records with exact counts"
     )
 
@@ -284,6 +303,10 @@ def main(arguments: list[str]) -> None:
     part.add_argument("--count", type=int, default=20)
     part.add_argument("--ranks", type=int, default=2)
     part.add_argument("--workers", type=int, default=0, help="0: the learner collects")
+    part.add_argument("--nodes", type=int, default=1, help="of the learner, all on this machine")
+    part.add_argument(
+        "--how", choices=("rank", "stop", "node"), default="rank", help="kill a rank, stop one, or kill a node"
+    )
     part.add_argument("--seed", type=int, default=1, help="of the choice of ranks")
     part.set_defaults(run=kills)
     options = parser.parse_args(arguments)

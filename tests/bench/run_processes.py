@@ -40,8 +40,8 @@ class RunProcesses:
         for process in self.started:
             process.wait()
 
-    def start(self, role: str, index: int = 0) -> subprocess.Popen[bytes]:
-        """Start one process; its output goes to a log in the folder."""
+    def start(self, role: str, index: int = 0, **variables: str) -> subprocess.Popen[bytes]:
+        """Start one process; its output follows that of an earlier start in a log in the folder."""
         environ = {
             **{name: value for name, value in os.environ.items() if not name.startswith("L2R_")},
             contract.ENV_RUN: "bench",
@@ -53,10 +53,11 @@ class RunProcesses:
             contract.ENV_ENDPOINT: f"ipc://{self._folder}",
             contract.ENV_DIR: str(self._folder / "run"),
             contract.ENV_CONFIG: json.dumps(self._settings),
+            **variables,
         }
         if self._cpus is not None:
             environ[contract.ENV_CPUS] = str(self._cpus if role == "learner" else 1)
-        with self._log(role, index).open("wb") as output:
+        with self._log(role, index).open("ab") as output:
             command = [sys.executable, "-m", "runtime", role]
             process = subprocess.Popen(command, env=environ, stdout=output, stderr=subprocess.STDOUT)
         self.started.append(process)

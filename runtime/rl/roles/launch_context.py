@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from runtime.base import contract
+from runtime.base import addresses, contract
 from runtime.base.errors import SetupError
 from runtime.base.launch_context import LaunchContext
 from runtime.base.training import Settings, SettingsError, parse
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Context(LaunchContext):
-    """Launch context of a learner, worker or evaluator."""
+    """Launch context of a learner, worker or evaluator; ``nodes`` is the number of the learner's own processes."""
 
     settings: Settings = field(kw_only=True)
+    nodes: int = field(default=1, kw_only=True)
 
     @property
     def threads(self) -> int:
@@ -38,7 +39,8 @@ class Context(LaunchContext):
             training = parse(environ.get(contract.ENV_CONFIG, ""))
         except SettingsError as error:
             raise SetupError(f"{contract.ENV_CONFIG}: {error}") from error
-        fields |= {"environment": training.environment, "settings": training}
+        nodes = addresses.num_replicas(environ, role) if role == "learner" else 1
+        fields |= {"environment": training.environment, "settings": training, "nodes": nodes}
         return super().from_environment(environ, role, **fields)
 
 

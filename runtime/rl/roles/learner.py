@@ -6,7 +6,6 @@ record contains the share of time that it waited, `idle_share`.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -94,7 +93,7 @@ def run(
     Raises SetupError, EndpointError, FailedError, NotFiniteError, BlockingIOError and OSError, with a sentence for
     the user.
     """
-    if context.settings.devices > 1 or contract.ENV_PEERS in os.environ:
+    if context.settings.devices > 1 or context.nodes > 1:
         return _run_ranks(context, folder, stop, console, main)
     _run(context, folder, stop, console, None, tried)
     return contract.EXIT_DONE

@@ -72,18 +72,7 @@ STOPPED_SECONDS: Final = 10
 
 def are_wanted(context: Context) -> bool:
     """Return True if this process is to start ranks: its learner has several, and it is not a rank itself."""
-    return (context.settings.devices > 1 or num_nodes(os.environ) > 1) and STORE_VARIABLE not in os.environ
-
-
-def num_nodes(environ: Mapping[str, str]) -> int:
-    """Return the number of nodes of this learner: the replicas of its set in ``L2R_PEERS``. Raises SetupError."""
-    if not environ.get(contract.ENV_PEERS):
-        return 1
-    return len(addresses.from_environment(environ).sets.get(_set_name(environ), ())) or 1
-
-
-def _set_name(environ: Mapping[str, str]) -> str:
-    return environ.get(contract.ENV_SET) or "learner"
+    return (context.settings.devices > 1 or context.nodes > 1) and STORE_VARIABLE not in os.environ
 
 
 def launch(
@@ -100,7 +89,7 @@ def launch(
 
     Raises SetupError, and FailedError if the address of the rendezvous is in use.
     """
-    count, nodes = context.settings.devices, num_nodes(os.environ)
+    count, nodes = context.settings.devices, context.nodes
     if count % nodes:
         raise SetupError(
             f"devices is {count}, and this learner has {nodes} nodes with equal numbers of ranks; write a multiple "
@@ -116,13 +105,15 @@ def launch(
         return contract.EXIT_DONE
     with tempfile.TemporaryDirectory(prefix="l2r-ranks-") as name, _raising_signals():
         folder = Path(name)
-        place: Place = OneNode(folder) if nodes == 1 else NodeOfSeveral(os.environ, nodes, count // nodes, console)
-        keep_to_loopback(place.address)
+        node: LearnerNode = (
+            OneNode(folder) if nodes == 1 else NodeOfSeveral(os.environ, nodes, count // nodes, console)
+        )
+        keep_to_loopback(node.address)
         try:
-            with place.hosting():
-                return _attend(place, count, count // nodes, folder, (main, arguments), checkpoints, console)
+            with node.hosting():
+                return _attend(node, count, count // nodes, folder, (main, arguments), checkpoints, console)
         except SignalException:
-            return place.code_after_signal
+            return node.code_after_signal
 
 
 @contextmanager
@@ -141,7 +132,7 @@ def _raising_signals() -> Iterator[None]:
 
 
 def _attend(
-    place: Place,
+    node: LearnerNode,
     count: int,
     own: int,
     folder: Path,
@@ -160,10 +151,10 @@ def _attend(
         forkserver.ensure_running()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
         try:
-            with processes.watched(), place.meeting(start, processes) as rendezvous:
-                config = _configuration(place, own, start, folder, rendezvous)
+            with processes.watched(), node.meeting(start, processes) as rendezvous:
+                config = _configuration(node, own, start, folder, rendezvous)
                 api.elastic_launch(config, _run_rank)(group, *entry)
-            if place.has_ended:
+            if node.has_ended:
                 return contract.EXIT_DONE
         except ChildFailedError as error:
             if (final := _final_code(group)) is not None:
@@ -178,20 +169,20 @@ def _attend(
 
 
 def _configuration(
-    place: Place, own: int, start: int, folder: Path, rendezvous: Mapping[str, Any]
+    node: LearnerNode, own: int, start: int, folder: Path, rendezvous: Mapping[str, Any]
 ) -> api.LaunchConfig:
     # The launcher of torch before 2.12 lacks this setting, and waits for 30 seconds.
     has_grace = any(field.name == "shutdown_timeout" for field in fields(api.LaunchConfig))
-    grace: dict[str, Any] = {"shutdown_timeout": place.shutdown_seconds} if has_grace else {}
+    grace: dict[str, Any] = {"shutdown_timeout": node.shutdown_seconds} if has_grace else {}
     return api.LaunchConfig(
-        min_nodes=place.num_nodes,
-        max_nodes=place.num_nodes,
+        min_nodes=node.num_nodes,
+        max_nodes=node.num_nodes,
         nproc_per_node=own,
         run_id=f"ranks-{start}",
         max_restarts=0,  # torch's count is over the whole life of a node
         monitor_interval=0.1,
         logs_specs=DefaultLogsSpecs(log_dir=f"{folder}/logs"),
-        local_addr=place.address,
+        local_addr=node.address,
         # Ranks are forks of a process that has imported torch: that takes 4 s of CPU, which each start of a rank
         # would pay again.
         start_method="forkserver",
@@ -297,7 +288,7 @@ def _state_of_rank(pid: int) -> str:
 
 
 # --- where ranks meet ---------------------------------------------------------------------------------------
-class Place(Protocol):
+class LearnerNode(Protocol):
     """This node among all of the learner.
 
     Attributes:
@@ -345,9 +336,9 @@ class NodeOfSeveral:
     """One of several nodes, which meet at node 0."""
 
     def __init__(self, environ: Mapping[str, str], num_nodes: int, own_ranks: int, console: Console) -> None:
-        index = addresses.index(environ)
+        index, name = addresses.index(environ), addresses.own_set(environ, "learner")
         self._plan = NodePlan.from_environment(
-            environ, set_name=_set_name(environ), min_nodes=num_nodes, max_nodes=num_nodes, place=index
+            environ, set_name=name, min_nodes=num_nodes, max_nodes=num_nodes, place=index
         )
         self._own_ranks, self._console = own_ranks, console
         self._values = MemoryValues() if index == 0 else None

@@ -20,7 +20,7 @@ import random
 import select
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -53,6 +53,10 @@ FEW, MANY = 16, 128
 """Workers of those runs: what more connections cost at the same rate is the cost of a connection."""
 BURST, BURST_SECONDS = 64, 0.25
 """Workers that all send at once, and seconds between two of their bursts: many messages in few turns."""
+PROBES = 16
+"""Real workers in a process of their own, whose times to an acknowledgement count: one process for a thousand
+workers is itself late.
+"""
 WARM_SECONDS = 3.0
 
 
@@ -144,23 +148,32 @@ def case_of(count: int, port: int = 1) -> Case:
     return Case(f"tcp://127.0.0.1:{port}", ring=False, inflight_bytes=max(1, count) * WINDOW_BYTES)
 
 
-def workers_of(case: Case, count: int, period: float, *, at_once: bool = False) -> list[Worker]:
-    choose = None if at_once else random.Random(1)
-    return [Worker(case, index, period, choose) for index in range(count)]
+def forget(workers: Iterable[Worker]) -> None:
+    """Forget the times before the measured part, in which the workers joined."""
+    for worker in workers:
+        worker.latencies.clear()
+
+
+def workers_of(case: Case, numbers: range, period: float, *, at_once: bool = False) -> list[Worker]:
+    choose = None if at_once else random.Random(1 + numbers.start)
+    return [Worker(case, index, period, choose) for index in numbers]
 
 
 # --- real ------------------------------------------------------------------------------------------------------
-def connections(case: Case, count: int, period: float, at_once: bool, pipe: Connection) -> None:
-    """Process with so many workers, each with a TCP connection; sends its latencies when it is told to."""
+def connections(case: Case, numbers: range, period: float, at_once: bool, pipe: Connection) -> None:
+    """Process with these workers, each with a TCP connection.
+
+    The first message on the pipe begins the measured part; at the second it sends the latencies.
+    """
     raise_limit()
     address = getattr(parse(case.endpoint), Port.DATA.value)
     # ZeroMQ's own poller looks at each socket each time: 1,000 would send in bursts, as no 1,000 processes do.
     context, poller = zmq.Context(), select.epoll()
-    context.set(zmq.MAX_SOCKETS, 2 * count + 8)
+    context.set(zmq.MAX_SOCKETS, 2 * len(numbers) + 8)
     sockets: dict[Any, Worker] = {}
     by_descriptor: dict[int, Any] = {}
     began, heap = time.monotonic(), []
-    for number, worker in enumerate(workers_of(case, count, period, at_once=at_once)):
+    for number, worker in enumerate(workers_of(case, numbers, period, at_once=at_once)):
         socket = context.socket(zmq.DEALER)
         socket.setsockopt(zmq.IDENTITY, worker.session.hello.pod.encode())
         socket.setsockopt(zmq.LINGER, 0)
@@ -182,7 +195,14 @@ def connections(case: Case, count: int, period: float, at_once: bool, pipe: Conn
         while socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
             worker.receive(time.monotonic() - began, decode(socket.recv_multipart())[0])
 
-    while not pipe.poll():
+    is_measured = False
+    while True:
+        if pipe.poll():
+            pipe.recv()
+            if is_measured:
+                break
+            is_measured = True
+            forget(sockets.values())
         now = time.monotonic() - began
         while heap[0][0] <= now:
             _, number, socket = heapq.heappop(heap)
@@ -191,7 +211,7 @@ def connections(case: Case, count: int, period: float, at_once: bool, pipe: Conn
         for descriptor, _ in poller.poll(max(0.0, heap[0][0] - now)):
             socket = by_descriptor[descriptor]
             receive(sockets[socket], socket)
-    pipe.send([seconds for worker in sockets.values() for seconds in worker.latencies[-20:]])
+    pipe.send([seconds for worker in sockets.values() for seconds in worker.latencies])
     poller.close()
     context.destroy(0)
 
@@ -200,7 +220,7 @@ def real(count: int, period: float, seconds: float, *, at_once: bool = False) ->
     """Measure the product's exchange with so many connections."""
     raise_limit()
     case = case_of(count, free_port())
-    learner, (pipe, end) = Learner(case), SPAWN.Pipe()
+    learner = Learner(case)
     turns, poll = itertools.count(), learner.exchange._channel.poll
 
     def counted(timeout: float) -> list[Any]:
@@ -208,9 +228,13 @@ def real(count: int, period: float, seconds: float, *, at_once: bool = False) ->
         return poll(timeout)
 
     learner.exchange._channel.poll = counted  # type: ignore[method-assign]
-    child = SPAWN.Process(target=connections, args=(case, count, period, at_once, end), daemon=True)
-    if count:
+    children = []
+    first = count if at_once else min(count, PROBES)  # those that send at once share a clock
+    for numbers in filter(None, (range(first), range(first, count))):
+        pipe, end = SPAWN.Pipe()
+        child = SPAWN.Process(target=connections, args=(case, numbers, period, at_once, end), daemon=True)
         child.start()
+        children.append((child, pipe))
     while learner.machine.workers < count:
         time.sleep(0.05)
     time.sleep(WARM_SECONDS)
@@ -226,17 +250,19 @@ def real(count: int, period: float, seconds: float, *, at_once: bool = False) ->
         )
         return np.array([time.monotonic(), *counts])
 
+    for _, pipe in children:
+        pipe.send(None)
     before = now()
     time.sleep(seconds)
     passed, *rest = map(float, now() - before)
-    late = [0.0]
-    if count:
+    late = []
+    for child, pipe in children:
         pipe.send(None)
-        late = pipe.recv()
+        late.append(pipe.recv())
         child.join()
     learner.exchange.close()
     *rates, network = (part / passed for part in rest)
-    return Figures(count, period, *rates, *percentiles(late), network=network)
+    return Figures(count, period, *rates, *percentiles(late[0] if late else [0.0]), network=network)
 
 
 def percentiles(latencies: list[float]) -> tuple[float, float]:
@@ -290,7 +316,7 @@ class Simulation:
 
     def __init__(self, costs: Costs, count: int, period: float, loss: float = 0.0) -> None:
         self.case, self.costs, self.period, self.loss = case_of(count), costs, period, loss
-        self.workers = workers_of(self.case, count, period)
+        self.workers = workers_of(self.case, range(count), period)
         columns = np.array([astuple(point) for point in costs.points]).T
         self.turn, self.transfer, self.wake, self.delay = (
             float(np.interp(count / period, columns[0], column)) for column in columns[1:]
@@ -386,13 +412,14 @@ class Simulation:
         assert machine is not None
         self.until(60.0, lambda: machine.workers == count)
         self.until(self.now + WARM_SECONDS)
+        forget(self.workers)
         before = self.now, self.cpu, machine.accounts.totals.accepted, self.messages, self.turns
         self.until(self.now + seconds)
         after = self.now, self.cpu, machine.accounts.totals.accepted, self.messages, self.turns
         passed, *rest = (end - begin for begin, end in zip(before, after, strict=True))
         network = rest[0]
         rest[0] += self.costs.connection * count * passed + self.transfer * rest[2]
-        late = [seconds for worker in self.workers for seconds in worker.latencies[-20:]]
+        late = [seconds for worker in self.workers for seconds in worker.latencies]
         rates = (part / passed for part in rest)
         return Figures(count, self.period, *rates, *percentiles(late), network=network / passed)
 
