@@ -53,7 +53,10 @@ MODULES: dict[str, tuple[str, list[str]]] = {
     ),
     "sac": (
         "runtime/rl/algos/off_policy/sac.py",
-        [f"{METHODS}{name}.py" for name in ("switches", "sac", "discrete_sac", "recurrent_sac", "moments")],
+        [
+            f"{METHODS}{name}.py"
+            for name in ("switches", "sac", "discrete_sac", "recurrent_sac", "moments", "augmentation")
+        ],
     ),
     "ppo": ("runtime/rl/algos/ppo.py", [f"{METHODS}{name}.py" for name in ("switches", "onpolicy", "memory")]),
 }
