@@ -83,7 +83,7 @@ def test_the_policy_of_sac_learns_from_the_critics_of_after_their_step(precision
     with torch.no_grad():
         after.arena.refresh()
         features = after.features(make_batch(1).obs)
-        loss, _ = sac._actor_loss(features, features, torch.tensor(1e-6))
+        loss, _ = sac.policy_loss(features, features, torch.tensor(1e-6))
     assert abs(stats["actor_loss"]) > 10 * abs(stats["mean_q"])
     assert stats["actor_loss"] == pytest.approx(loss.item(), rel=0.3)
 
@@ -224,7 +224,7 @@ def test_without_entropy_in_the_target_the_critics_value_returns_alone():
 
     def target(alpha: float, *, is_paid: bool) -> torch.Tensor:
         sac = SAC(SHAPE, replace(SMALL, entropy_in_target=is_paid), 0)
-        return sac._bellman_target(batch, batch, torch.tensor([alpha]))
+        return sac.soft_bellman_target(batch, batch, torch.tensor([alpha]))
 
     assert torch.equal(target(5.0, is_paid=False), target(0.0, is_paid=True))
     assert not torch.allclose(target(5.0, is_paid=False), target(5.0, is_paid=True))
