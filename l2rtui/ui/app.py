@@ -207,17 +207,6 @@ class L2RApp(KeyQueueApp):
         self.set_timer(GARBAGE_REST_SECONDS, _enable_garbage_collection)
         self.call_after_refresh(self._begin)  # imports hold the interpreter lock and would delay the first frame
 
-    def refresh_css(self, animate: bool = True) -> None:
-        """Apply the theme's colours; before the first screen, let that parse its style sheets only once.
-
-        Textual parses them here in a sheet of its own and forgets the result: 7 ms before the first frame.
-        """
-        if self.screen_stack:
-            super().refresh_css(animate)
-        else:
-            self.stylesheet.set_variables(self.get_css_variables())
-            self.stylesheet.update(self, animate=animate)
-
     def _begin(self) -> None:
         self.background.start(self._connect(), group="watch", what="the backend")
 

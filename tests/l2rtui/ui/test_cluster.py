@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections import Counter
 from itertools import product
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 from textual import events
-from textual.css import stylesheet
 from textual.geometry import Region
 from textual.widgets import Input
 
@@ -376,18 +374,6 @@ async def test_a_pod_that_cannot_start_says_why(desk):
         backend.put_pod(PodView("u", "stuck", phase=Phase.PENDING, reason="Unschedulable", message="no node fits"))
         await one.press("3")
         await one.until(lambda: "stuck waits to start: no node fits" in one.words())
-
-
-async def test_the_style_sheet_of_the_app_is_parsed_once_at_the_start(desk, monkeypatch):
-    parsed, parse = Counter(), stylesheet.parse
-
-    def counted(scope, css, read_from, **options):
-        parsed[read_from[1]] += 1
-        return parse(scope, css, read_from, **options)
-
-    monkeypatch.setattr(stylesheet, "parse", counted)
-    async with desk():
-        assert parsed["L2RApp.CSS"] == 1
 
 
 async def test_a_small_terminal_lays_the_slots_out_for_its_width_and_not_for_that_of_a_hidden_grid(desk):
