@@ -58,7 +58,10 @@ MODULES: dict[str, tuple[str, list[str]]] = {
             for name in ("switches", "sac", "discrete_sac", "recurrent_sac", "moments", "augmentation")
         ],
     ),
-    "ppo": ("runtime/rl/algos/ppo.py", [f"{METHODS}{name}.py" for name in ("switches", "onpolicy", "memory")]),
+    "ppo": (
+        "runtime/rl/algos/ppo.py",
+        [f"{METHODS}{name}.py" for name in ("switches", "onpolicy", "memory", "captured_updates")],
+    ),
 }
 """Source of each module, and the files that test it."""
 QUICK = "not process and not slow and not cluster and not gpu"
