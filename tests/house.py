@@ -1,8 +1,9 @@
 """House rules that no linter has: ``python -m tests.house`` names each violation and exits with 1.
 
 Names without meaning, docstrings that start with a question word, public class names used for two things, too few
-comments, decoders of JSON other than the bounded one, collectives that send pickles, and phrases that make
-sentences hard to read (`tests.language`). docs/architecture.md gives the reasons.
+comments, decoders of JSON other than the bounded one, collectives that send pickles, phrases that make
+sentences hard to read (`tests.language`), and tests that look at private parts. The reasons are in
+docs/architecture.md.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ VAGUE = frozenset({
 """Names that may not be bound anywhere, since they do not describe the value."""
 OPENERS = frozenset(("What", "Who", "Whether", "How", "Where", "Why"))
 MAX_SHARED_NAMES = 5
+MAX_PRIVATE_ACCESSES = 100
+"""Accesses of all tests to private parts of other objects: each is a test that a change of the inside breaks."""
+PUBLIC = frozenset(("_replace", "_fields", "_asdict", "_exit", "_getframe"))
+"""Names of the standard library that begin with an underscore and are documented."""
 MIN_COMMENTS_PER_1000 = 25
 DECODERS = frozenset(("json.load", "json.loads", "msgspec.json.decode", "msgspec.json.Decoder"))
 DECODES = (
@@ -83,8 +88,26 @@ def violations() -> Iterator[str]:
             yield f"{name}: {rate:.1f} marked phrases in 1,000 words: `python -m tests.language --lines {name}`"
         if (length := language.sentence_length(ROOT / name)) > language.MOST_SENTENCE_WORDS:
             yield f"{name}: {length:.1f} words a sentence, at most {language.MOST_SENTENCE_WORDS}"
+    accesses = sum(private_accesses(ast.parse(path.read_text("utf-8"))) for path in (ROOT / "tests").rglob("*.py"))
+    if accesses > MAX_PRIVATE_ACCESSES:
+        yield f"tests: {accesses} accesses to private parts of other objects, at most {MAX_PRIVATE_ACCESSES}"
     if 1000 * comments < MIN_COMMENTS_PER_1000 * lines:
         yield f"{1000 * comments / lines:.1f} comments in 1,000 lines, at least {MIN_COMMENTS_PER_1000}"
+
+
+def private_accesses(tree: ast.Module) -> int:
+    """Return the number of private attributes of other objects, and of private names that are imported."""
+    count = 0
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            count += sum(_is_private(alias.name) for alias in node.names)
+        elif isinstance(node, ast.Attribute) and _is_private(node.attr):
+            count += ast.unparse(node.value) not in {"self", "cls", "super()"}
+    return count
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name not in PUBLIC
 
 
 def sources() -> list[Path]:

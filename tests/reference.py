@@ -31,7 +31,7 @@ from l2rtui.cli.examples import EXAMPLES, PAGES
 from l2rtui.cli.parser import VERBS, app_parser, verb_parser
 from l2rtui.config import FILE_ONLY, PREFIX, Settings
 from runtime.base import contract
-from runtime.exchange.status_server import _GAUGES, _PEER_GAUGES
+from runtime.exchange.status_server import GAUGES, PEER_GAUGES
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
 GENERATED: Final = "`python -m tests.reference` generates this page{}. A test compares the two.\n"
@@ -50,14 +50,14 @@ def verbs() -> Iterator[str]:
         yield f"| [`{verb.name}`](#{verb.name}) | {cell(verb.summary)} |"
     yield "\n## Options of every verb\n"
     common = common_options()
-    yield from option_table([action for action in app_parser()._actions if name_of(action) in common])
+    yield from option_table([action for action in actions_of(app_parser()) if name_of(action) in common])
     yield "\n## Options without a verb\n\n`l2rtui` without a verb opens the app.\n"
-    yield from option_table([action for action in app_parser()._actions if name_of(action) not in common])
+    yield from option_table([action for action in actions_of(app_parser()) if name_of(action) not in common])
     for verb in VERBS.values():
         parser = verb_parser(verb)
         yield f"\n## {verb.name}\n\n{verb.summary[0].upper()}{verb.summary[1:]}.\n"
         yield f"```text\n{usage(parser, common)}\n```\n"
-        own = [action for action in parser._actions if name_of(action) not in common]
+        own = [action for action in actions_of(parser) if name_of(action) not in common]
         yield from option_table(own)
         if examples := EXAMPLES.get(verb.name):
             yield "\n```sh\n" + "\n".join(examples) + "\n```"
@@ -79,7 +79,12 @@ def json_page() -> str:
 def common_options() -> set[str]:
     """Return the options that the app and every verb take."""
     parsers = [app_parser(), *(verb_parser(verb) for verb in VERBS.values())]
-    return set.intersection(*({name_of(action) for action in parser._actions} for parser in parsers))
+    return set.intersection(*({name_of(action) for action in actions_of(parser)} for parser in parsers))
+
+
+def actions_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """Return the options and arguments of a parser, of which argparse has no public list."""
+    return parser._actions
 
 
 def name_of(action: argparse.Action) -> str:
@@ -92,7 +97,7 @@ def usage(parser: Parser, common: set[str]) -> str:
     if parser.usage:
         return parser.usage % {"prog": parser.prog}
     words = [parser.prog]
-    for action in parser._actions:
+    for action in actions_of(parser):
         if name_of(action) in {*common, "--help"} or action.help == argparse.SUPPRESS:
             continue
         value = "" if action.nargs == 0 else value_of(action)
@@ -251,11 +256,11 @@ def metrics() -> Iterator[str]:
     yield "A learner answers `/metrics` and `/status` at `$L2R_STATUS`; on a cluster that is port 5557 of its pod."
     yield "The setting `metrics_namespace` lets the namespace of Prometheus in.\n"
     yield "| name | meaning |\n| --- | --- |"
-    for name, meaning in _GAUGES.items():
+    for name, meaning in GAUGES.items():
         yield f"| `l2r_{name}` | {meaning} |"
     for name, meaning in COUNTERS.items():
         yield f"| `l2r_{name}` | {meaning} |"
-    for name, meaning in _PEER_GAUGES.items():
+    for name, meaning in PEER_GAUGES.items():
         yield f"| `l2r_peer_{name}` | {meaning} Labels `pod`, `role`. |"
     yield "\nEvery name has the label `run`."
 

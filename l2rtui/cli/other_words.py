@@ -11,7 +11,7 @@ from typing import Final
 
 from l2rtui.domain.selection.filter_language import KINDS
 
-_LISTS: Final = {
+LISTS: Final = {
     "get": "",
     "list": "runs",
     "ls": "runs",
@@ -25,7 +25,7 @@ _LISTS: Final = {
     "gpus": "slots",
 }
 """Words that list, with the verb they mean if no kind follows."""
-_SAME: Final = {
+SAME: Final = {
     "log": "logs",
     "run": "runs",
     "pod": "pods",
@@ -83,7 +83,7 @@ def translated(verb: str, words: Sequence[str]) -> list[str]:
     match verb:
         case "help":
             return [*words, "--help"]
-        case "kubectl" | "sky" | "ray" | "dstack" if words and (words[0] in _SAME or words[0] in _LISTS):
+        case "kubectl" | "sky" | "ray" | "dstack" if words and (words[0] in SAME or words[0] in LISTS):
             return translated(words[0], words[1:])
         case "top" if KINDS.get(kind, "nodes") == "nodes":
             return ["nodes", *(rest if kind else words), "-o", "wide"]
@@ -93,12 +93,12 @@ def translated(verb: str, words: Sequence[str]) -> list[str]:
             return []
         case "diff" if _file(words):  # kubectl's: with two runs it is our verb
             return ["plan", "--diff", *words]
-        case _ if verb in _SAME:
-            return [*_SAME[verb].split(), *words]
-        case _ if verb in _LISTS and kind in KINDS:
+        case _ if verb in SAME:
+            return [*SAME[verb].split(), *words]
+        case _ if verb in LISTS and kind in KINDS:
             return [*KINDS[kind].split(), *rest]
-        case _ if _LISTS.get(verb):
-            return [_LISTS[verb], *words]
+        case _ if LISTS.get(verb):
+            return [LISTS[verb], *words]
     return []
 
 
@@ -113,7 +113,7 @@ def without_kind(words: Sequence[str]) -> list[str]:
 
 def advice(verb: str, words: Sequence[str]) -> str:
     """Return the command to type for another tool's word that changes something; empty for an unknown word."""
-    make = _ADVICE.get(verb)
+    make = ADVICE.get(verb)
     return make(words) if make is not None else ""
 
 
@@ -207,7 +207,7 @@ def _fixed(sentence: str) -> Callable[[Sequence[str]], str]:
     return lambda _: sentence
 
 
-_ADVICE: Final[dict[str, Callable[[Sequence[str]], str]]] = {
+ADVICE: Final[dict[str, Callable[[Sequence[str]], str]]] = {
     "get": _fixed("Write `l2rtui pods`, `nodes`, `runs`, `events` or `slots`; `get pods` works as well."),
     "top": _fixed("Write `l2rtui nodes -o wide` for load, `l2rtui metrics -w` for learning; the app shows both."),
     **dict.fromkeys(("delete", "del", "rm", "remove"), _delete),

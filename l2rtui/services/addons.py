@@ -96,7 +96,7 @@ async def resolve_images() -> list[AddonImage]:
     """Ask the registries for the digest of every image of the add-ons; a registry that does not answer is not an
     error.
     """
-    pairs = {(addon, name) for addon, manifest in read_addons() for name in _images(manifest)}
+    pairs = {(addon, name) for addon, manifest in read_addons() for name in images_of(manifest)}
     return list(await asyncio.gather(*(_resolve(addon, name) for addon, name in sorted(pairs))))
 
 
@@ -118,7 +118,8 @@ def _containers(manifest: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     yield from (*(pod.get("initContainers") or ()), *(pod.get("containers") or ()))
 
 
-def _images(manifest: Mapping[str, Any]) -> tuple[str, ...]:
+def images_of(manifest: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the images of the containers of a workload."""
     return tuple(str(container["image"]) for container in _containers(manifest))
 
 
@@ -201,14 +202,14 @@ async def _apply_all(
                 raise L2RError(sentence, error.hint) from error
             outcome = "would be applied" if dry_run else "applied"
             version = (meta.get("annotations") or {}).get(VERSION, "")
-            yield Applied(addon, version, name, outcome, _images(manifest))
+            yield Applied(addon, version, name, outcome, images_of(manifest))
     finally:
         await api.close()
 
 
 async def _pin(api: Api, manifest: dict[str, Any], digests: Mapping[str, str]) -> None:
     """Name the images of a manifest by digest: the given one, otherwise the running one of the same tag."""
-    names = _images(manifest)
+    names = images_of(manifest)
     if not names:
         return
     current: dict[str, str] = {}
@@ -216,7 +217,7 @@ async def _pin(api: Api, manifest: dict[str, Any], digests: Mapping[str, str]) -
     if not set(names) <= set(digests):
         meta = manifest["metadata"]
         existing = await api.find(manifest["kind"], meta["namespace"], meta["name"])
-        pairs = (image.partition("@") for image in _images(existing or {}))
+        pairs = (image.partition("@") for image in images_of(existing or {}))
         current = {name: digest for name, _, digest in pairs if digest}
     for container in _containers(manifest):
         name = container["image"]

@@ -33,7 +33,7 @@ def checked(expression: Iterable[tuple[str, str]]) -> dict[str, str]:
 def saved_filters() -> dict[str, str]:
     """Return the filters that were saved in the app, by name; empty if the file cannot be read."""
     try:
-        filters = bounded_json.loads(_path().read_text("utf-8"))
+        filters = bounded_json.loads(filters_path().read_text("utf-8"))
     except (OSError, ValueError):
         return {}
     if not isinstance(filters, dict):
@@ -52,12 +52,13 @@ def save_filter(name: str, text: str) -> None:
     if text:
         filters[name] = text
     # The newest are at the end of the dict, so the oldest are dropped.
-    newest, path = dict(list(filters.items())[-MAX_FILTERS:]), _path()
+    newest, path = dict(list(filters.items())[-MAX_FILTERS:]), filters_path()
     try:
         write_private(path, json.dumps(newest, indent=1, ensure_ascii=False))
     except OSError as error:
         raise BackendError(f"{path} was not written: {error.strerror}.", "Look at its folder's rights.") from error
 
 
-def _path() -> Path:
+def filters_path() -> Path:
+    """Return the file of the filters that were saved."""
     return state_dir() / "filters.json"

@@ -55,14 +55,15 @@ async def open_forwards() -> tuple[PortForward, ...]:
     return await asyncio.to_thread(_read_all)
 
 
-def _folder() -> Path:
+def forwards_folder() -> Path:
+    """Return the folder with a file for each forward."""
     return state_dir() / "forwards"
 
 
 @contextmanager
 def _listed(forward: PortForward) -> Iterator[None]:
     """List a forward until the block ends; if the disk cannot be written it works without being listed."""
-    path = _folder() / f"{forward.pid}-{secrets.token_hex(4)}.json"
+    path = forwards_folder() / f"{forward.pid}-{secrets.token_hex(4)}.json"
     descriptor = -1
     try:
         with suppress(OSError):
@@ -80,7 +81,7 @@ def _listed(forward: PortForward) -> Iterator[None]:
 
 def _read_all() -> tuple[PortForward, ...]:
     forwards = []
-    for path in _folder().glob("*.json"):
+    for path in forwards_folder().glob("*.json"):
         with suppress(OSError, ValueError):
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:

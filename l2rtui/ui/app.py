@@ -141,18 +141,18 @@ class L2RApp(KeyQueueApp):
             self.register_theme(theme)
         self.theme = _theme(settings, self.available_themes)
         self.failure: L2RError | None = None
-        self.background = Background(self, self._show_health)
+        self.background = Background(self, self.show_health)
         context = " · ".join(filter(None, (settings.backend, settings.context)))
         self.ctx = AppContext(settings, self.background, clock, context, start_files=opener.files if opener else {})
         self.ctx.protected = protected_name(settings)
         self.set_class(bool(self.ctx.protected), "protected")
         if settings.filters or settings.keys:
             self._bind(settings)
-        self._painter = Painter()
+        self.painter = Painter()
         self._make = make
-        self._opener = opener
-        self._shared_view = view
-        self._connection = 0
+        self.opener = opener
+        self.shared_view = view
+        self.connection = 0
         self._monitor: Monitor | None = None
         self._adopted: set[str] = set()
         self._shown_in = 0.0
@@ -195,15 +195,15 @@ class L2RApp(KeyQueueApp):
 
     def get_default_screen(self) -> Screen[None]:
         """Return the splash screen, which is shown until the home screen is loaded."""
-        return SplashScreen(self._health(), self.ctx.keys)
+        return SplashScreen(self.health(), self.ctx.keys)
 
     def on_mount(self) -> None:
         """Paint first, connect then."""
-        self.app_resume_signal.subscribe(self, lambda _: self._painter.forget())
+        self.app_resume_signal.subscribe(self, lambda _: self.painter.forget())
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
-        self.set_interval(STALE_PERIOD_SECONDS, self._show_health)
+        self.set_interval(STALE_PERIOD_SECONDS, self.show_health)
         self.set_timer(GARBAGE_REST_SECONDS, _enable_garbage_collection)
         self.call_after_refresh(self._begin)  # imports hold the interpreter lock and would delay the first frame
 
@@ -223,7 +223,7 @@ class L2RApp(KeyQueueApp):
 
     def on_resize(self) -> None:
         """Move the toasts, too, and paint all cells again: a terminal drops those outside of it."""
-        self._painter.forget()
+        self.painter.forget()
         self.call_after_refresh(self._make_room)
 
     def notify(
@@ -264,7 +264,7 @@ class L2RApp(KeyQueueApp):
 
     async def _push_home(self) -> None:
         self.cluster.panes.body.styles.display = "none"  # as on the splash screen, until _show_panes
-        self._show_health()
+        self.show_health()
         await self.push_screen(self.cluster)
 
     async def _show_panes(self) -> None:
@@ -310,10 +310,10 @@ class L2RApp(KeyQueueApp):
 
         self._monitor = monitor
         self.ctx.absence = AbsenceNotice(self.background, backend, self.ctx.clock)
-        self._connection += 1
+        self.connection += 1
         self.background.start(self._ask_rights(), group="rights", what="the rights", is_exclusive=True)
         self.background.start(
-            self._show_updates(backend, monitor, self._connection), group="watch", what="the watch"
+            self._show_updates(backend, monitor, self.connection), group="watch", what="the watch"
         )
 
     async def _show_updates(self, backend: Backend, monitor: Monitor, connection: int) -> None:
@@ -331,15 +331,15 @@ class L2RApp(KeyQueueApp):
     # --- values for the screens --------------------------------------------------------------------------------
     def on_snapshot_arrived(self, message: SnapshotArrived) -> None:
         """Show the newest snapshot and report its changes."""
-        if message.connection != self._connection:
+        if message.connection != self.connection:
             return  # it was still queued when another context was opened
         began = time.monotonic()
         self.ctx.silent_since, self.ctx.contexts = message.snapshot.silent_since, message.snapshot.contexts
-        self._show_health()
+        self.show_health()
         self.cluster.snapshot = message.snapshot
         self._first_data.set()
-        if self._shared_view is not None:
-            shared, self._shared_view = self._shared_view, None
+        if self.shared_view is not None:
+            shared, self.shared_view = self.shared_view, None
             self.cluster.sharing.apply(shared)
         if self.ctx.absence is not None:
             self.ctx.absence.take_snapshot(message.snapshot)
@@ -416,7 +416,7 @@ class L2RApp(KeyQueueApp):
         """Switch to another context once it has answered; until then, and on failure, the current view stays."""
         from l2rtui.ui.context_switch import ConnectingScreen, busy_sentence, switch
 
-        opener = self._opener
+        opener = self.opener
         if self.screen is not self.cluster or opener is None:
             return
         if doing := self.background.doing:
@@ -435,7 +435,7 @@ class L2RApp(KeyQueueApp):
         ended, old = ended_sentence(self.cluster), self.ctx.backend_or_none
         # From here on keys wait for the new screen: they must not act on rows of the old context.
         self._early = []
-        self._connection += 1  # drops its snapshots that are still queued
+        self.connection += 1  # drops its snapshots that are still queued
         self._metrics.close()
         # Removed before the work is stopped: timers of a mounted screen would start more work in between.
         await self.pop_screen()
@@ -457,11 +457,13 @@ class L2RApp(KeyQueueApp):
             if old is not None:
                 await self.background.finish(old.close())
 
-    def _show_health(self) -> None:
+    def show_health(self) -> None:
+        """Show the state of the connection, and the age of the data where it is old."""
         if "cluster" in self.__dict__:  # the cached property must not be computed before its module is loaded
-            self.cluster.health = self._health()
+            self.cluster.health = self.health()
 
-    def _health(self) -> ConnectionStatus:
+    def health(self) -> ConnectionStatus:
+        """Return the state of the connection now."""
         monitor = self._monitor
         silent = time.monotonic() - monitor.heard_at if monitor and monitor.heard_at is not None else 0.0
         error = monitor.error if monitor else ""
@@ -521,12 +523,12 @@ class L2RApp(KeyQueueApp):
         self.background.start(self._reload(), group="settings", what="the settings", is_exclusive=True)
 
     async def _reload(self) -> None:
-        if self._opener is None:
+        if self.opener is None:
             raise BackendError("A replay has the settings with which it was started.")
         from l2rtui.ui.state.app_context import reloaded
 
         before = self.ctx.settings
-        read = self._opener.settings_for
+        read = self.opener.settings_for
         try:
             after = await asyncio.to_thread(read, before.context, before.namespaces or None)
             settings, sentence = reloaded(before, after)
@@ -539,7 +541,7 @@ class L2RApp(KeyQueueApp):
         self.set_class(bool(self.ctx.protected), "protected")
         if settings.theme != before.theme:  # else a theme that was chosen by :theme stays
             self.theme = _theme(settings, self.available_themes)
-        self._show_health()
+        self.show_health()
         self.cluster.content.titles.show_keys()
         self.background.say(sentence)
 
@@ -553,15 +555,15 @@ class L2RApp(KeyQueueApp):
 
     def repaint(self) -> None:
         """Repaint everything, as the terminal may show anything."""
-        self._painter.forget()
+        self.painter.forget()
         self.screen.refresh(layout=True)
 
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
         """Write only the cells that differ from those on the terminal; a dialog once it has a layout."""
         if isinstance(renderable, LayoutUpdate | ChopsUpdate):
-            self._painter.take(renderable, self.size)
+            self.painter.take(renderable, self.size)
             if getattr(screen, "is_laid_out", True):
-                super()._display(screen, self._painter)  # type: ignore[arg-type]  # not annotated as an update
+                super()._display(screen, self.painter)  # type: ignore[arg-type]  # not annotated as an update
         else:
             super()._display(screen, renderable)
 

@@ -112,7 +112,7 @@ class RunGroup(Struct, frozen=True):
         Args:
             uid: Identifies the run. earlier: Folder of the run's group, as an earlier process recorded it.
         """
-        parent, recorded = _parent_of_runs(), cls.recorded(uid, earlier)
+        parent, recorded = parent_of_runs(), cls.recorded(uid, earlier)
         if recorded is not None:
             folder = recorded.folder
         elif parent is not None:
@@ -150,7 +150,7 @@ class RunGroup(Struct, frozen=True):
     @classmethod
     def default(cls, uid: str) -> RunGroup | None:
         """Return the group that this process would create for the run, if it exists."""
-        parent = _parent_of_runs()
+        parent = parent_of_runs()
         return cls.recorded(uid, str(parent / f"{RUN_PREFIX}{uid}")) if parent is not None else None
 
     def members(self) -> list[int]:
@@ -178,7 +178,7 @@ class RunGroup(Struct, frozen=True):
 
 def leave_run_group() -> None:
     """Move this process out of the group of a run: it must outlive that run."""
-    parent, own = _parent_of_runs(), _unified_path()
+    parent, own = parent_of_runs(), _unified_path()
     if parent is not None and Path(own).name.startswith(RUN_PREFIX):
         with contextlib.suppress(OSError):
             (parent / "cgroup.procs").write_text(str(os.getpid()), "ascii")
@@ -193,7 +193,7 @@ def _unified_path() -> str:
     return ""
 
 
-def _parent_of_runs() -> Path | None:
+def parent_of_runs() -> Path | None:
     """Return the folder for groups of runs: our own, or that around the group of a run; None without version 2."""
     own = _unified_path()
     for line in lines_of(Path("/proc/self/mountinfo")):

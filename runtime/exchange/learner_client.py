@@ -118,7 +118,7 @@ class LearnerClient(Generic[ActorT]):
         self._ring: RingWriter | None = None
         # An evaluator measures the quality of a policy, so it needs all 24 bits of precision.
         self._codec = BF2 if segment_transitions and 4 * floats >= LARGE_BYTES else F4
-        self._cache = self._open_cache(context) if wants_weights else None
+        self.cache = self._open_cache(context) if wants_weights else None
         """Weights that other workers of this host have received; None where they are in the learner's memory."""
         self._asks_since: float | None = None
         """Time since which another worker asks for weights that this one needs."""
@@ -135,7 +135,7 @@ class LearnerClient(Generic[ActorT]):
 
     def __exit__(self, *_: object) -> None:
         self._channel.close()
-        self._close_cache()
+        self.close_cache()
         self._drop_ring()
         # The actor may outlive this client: it must not point into memory that is unmapped below.
         self._set_actor_weights(self._own_weights)
@@ -270,8 +270,9 @@ class LearnerClient(Generic[ActorT]):
         except SharedMemoryError:
             return None
 
-    def _close_cache(self) -> None:
-        cache, self._cache, self._asks_since = self._cache, None, None
+    def close_cache(self) -> None:
+        """Leave the weights that workers of this host share; the last one removes them."""
+        cache, self.cache, self._asks_since = self.cache, None, None
         if cache is not None:
             cache.close()
 
@@ -280,13 +281,13 @@ class LearnerClient(Generic[ActorT]):
 
         Return false if there are none and this worker is to request them.
         """
-        if self._cache is None:
+        if self.cache is None:
             return False
         epoch, have = self.session.epoch, self._pulled[1] if self._pulled[0] == self.session.epoch else 0
-        if (cached := self._cache.newest(epoch, have)) is not None:
+        if (cached := self.cache.newest(epoch, have)) is not None:
             version, weights = cached
             self._pulled, self._pending = (epoch, version), (version, (self._codec, weights))
-        elif self._cache.may_ask() or (self._asks_since is not None and now - self._asks_since > PULL_SECONDS):
+        elif self.cache.may_ask() or (self._asks_since is not None and now - self._asks_since > PULL_SECONDS):
             self._asks_since = None
             return False
         # If a still newer version was announced, it is looked for in the next call.
@@ -326,8 +327,8 @@ class LearnerClient(Generic[ActorT]):
             case messages.Current():
                 self._pull_sent = float("-inf")
                 self._pulled = max(self._pulled, (message.epoch, message.policy_version))
-                if self._cache is not None:
-                    self._cache.give_up()
+                if self.cache is not None:
+                    self.cache.give_up()
             case _:
                 self.session.receive(time.monotonic(), message)
                 if isinstance(message, messages.Welcome):
@@ -340,9 +341,9 @@ class LearnerClient(Generic[ActorT]):
             raise messages.ProtocolError(f"the weights of version {weights.policy_version} are damaged")
         self._pulled = weights.epoch, weights.policy_version
         self._pending = weights.policy_version, (weights.codec, arena)
-        cache, is_ours = self._cache, weights.codec == self._codec
+        cache, is_ours = self.cache, weights.codec == self._codec
         if cache is not None and not (is_ours and cache.put(weights.epoch, weights.policy_version, arena)):
-            self._close_cache()
+            self.close_cache()
 
     def _map_shared_weights(self, shared: messages.SharedWeights) -> None:
         """Map the learner's memory; if that fails, request the weights through the socket from now on."""
@@ -357,7 +358,7 @@ class LearnerClient(Generic[ActorT]):
             if before is not None and (borrowed is None or borrowed[1] is not before):
                 before.close()
             self._shared_weights = reader
-        self._close_cache()  # the learner's memory serves all
+        self.close_cache()  # the learner's memory serves all
         self._pulled = shared.epoch, shared.policy_version
         self._pending = shared.policy_version, self._shared_weights
 

@@ -133,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing: standard output is for the learner's records."""
 
 
-_GAUGES: Final = {
+GAUGES: Final = {
     "workers": "Workers connected now.",
     "policy_version": "Newest policy that can be pulled.",
     "inflight_transitions": "Transitions that workers may send and that have not come.",
@@ -145,7 +145,7 @@ _GAUGES: Final = {
     "gpu_memory_bytes": "Memory of that GPU in use by all processes.",
     "gpu_reserved_bytes": "Memory of that GPU that the learner has reserved.",
 }
-_PEER_GAUGES: Final = {
+PEER_GAUGES: Final = {
     "env_steps_per_second": "Env steps a second of the peer.",
     "policy_lag": "Policy versions that the peer is behind.",
     "outstanding": "Segments granted to the peer and not yet seen.",
@@ -156,7 +156,7 @@ _PEER_GAUGES: Final = {
 def prometheus(status: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of `LearnerServer.status` in Prometheus' text format, version 0.0.4."""
     run = _labels({"run": status["run"]})
-    for name, meaning in _GAUGES.items():
+    for name, meaning in GAUGES.items():
         if name in status:
             yield f"# HELP l2r_{name} {meaning}\n# TYPE l2r_{name} gauge\nl2r_{name}{run} {status[name]}\n"
     for name, count in status.get("inference", {}).items():
@@ -173,7 +173,7 @@ def prometheus(status: Mapping[str, Any]) -> Iterator[str]:
     yield "# HELP l2r_policy_lag Versions that accepted segments were behind.\n# TYPE l2r_policy_lag gauge\n"
     for stat, value in zip(("min", "mean", "max"), status["policy_lag"], strict=True):
         yield f"l2r_policy_lag{_labels({'run': status['run'], 'stat': stat})} {value}\n"
-    for name, meaning in _PEER_GAUGES.items():
+    for name, meaning in PEER_GAUGES.items():
         yield f"# HELP l2r_peer_{name} {meaning}\n# TYPE l2r_peer_{name} gauge\n"
         for peer in status["peers"]:
             labels = _labels({"run": status["run"], "pod": peer["pod"], "role": peer["role"]})

@@ -55,7 +55,7 @@ def measure(name: str, copies: int, seconds: float) -> tuple[float, float]:
             pass
 
     step = quickest(segment, seconds / 2)
-    first = env._envs[0]
+    first = env.envs[0]
     first.reset()
     result = first.step(env._act(env.action_space.at_random(1, rng)[0]))
     observations, rows = [result[0]] * copies, env._rows

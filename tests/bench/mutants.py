@@ -53,9 +53,15 @@ MODULES: dict[str, tuple[str, list[str]]] = {
     ),
     "sac": (
         "runtime/rl/algos/off_policy/sac.py",
-        [f"{METHODS}{name}.py" for name in ("switches", "sac", "discrete_sac", "recurrent_sac", "moments")],
+        [
+            f"{METHODS}{name}.py"
+            for name in ("switches", "sac", "discrete_sac", "recurrent_sac", "moments", "augmentation")
+        ],
     ),
-    "ppo": ("runtime/rl/algos/ppo.py", [f"{METHODS}{name}.py" for name in ("switches", "onpolicy", "memory")]),
+    "ppo": (
+        "runtime/rl/algos/ppo.py",
+        [f"{METHODS}{name}.py" for name in ("switches", "onpolicy", "memory", "captured_updates")],
+    ),
 }
 """Source of each module, and the files that test it."""
 QUICK = "not process and not slow and not cluster and not gpu"

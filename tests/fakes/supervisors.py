@@ -15,4 +15,4 @@ def kill_supervisor(supervisor: psutil.Process) -> None:
         if NAME in child.cmdline():
             child.kill()
     supervisor.kill()
-    psutil.wait_procs([supervisor], timeout=10)
+    psutil.wait_procs([supervisor], timeout=60)

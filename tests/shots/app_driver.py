@@ -53,7 +53,7 @@ class AppDriver:
 
     async def rest(self) -> None:
         """Wait until the log follows the cursor, records have come and nothing is being painted."""
-        await self.until(lambda: self.app.cluster._settling is None, "rest")
+        await self.until(lambda: not self.app.cluster.is_settling, "rest")
         # Records are reported once a second: wait for two of these and their effects.
         await self.pilot.pause(2.2)
         await self.until(lambda: "Loading" not in self.app.export_screenshot(), "the contents of all panes")

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tests.l2rtui.ui.textual_inside import background_screens, compositor
 from tests.shots.app_driver import FOLDER, AppDriver
 from tests.shots.cluster import sample_app
 from tests.shots.sample_cluster import SampleBackend
@@ -126,9 +127,8 @@ class Recorder:
             color_system="truecolor",
             record=True,
         )
-        update = app.screen._compositor.render_update(
-            full=True, screen_stack=app._background_screens, simplify=True
-        )
+        screens = background_screens(app)
+        update = compositor(app.screen).render_update(full=True, screen_stack=screens, simplify=True)
         console.print(update)
         self.recording.add(console.export_svg(unique_id="f"), seconds, caption)
 

@@ -51,7 +51,7 @@ class SampleBackend(FakeBackend):
         self.faulty: set[str] = {STALLED_RUN, HUNG_POD} if has_faults else set()
         self._ended: dict[str, float] = {}
         self._stalled_at = self.now() - STALLED_SECONDS
-        self._populate(sample_cluster(self.now()))
+        self.populate(sample_cluster(self.now()))
         self.advance(5.0)
         self._present()  # the pods start
         if has_faults:

@@ -100,7 +100,7 @@ class FakeBackend:
         self.silent_since: float | None = None
         self.broken_pods: dict[str, str] = {}
         self.leaked: list[Leak] = []
-        self._populate(
+        self.populate(
             demo_cluster.EMPTY if is_empty else demo_cluster.demo_cluster(owner, self.now(), slots_per_gpu)
         )
 
@@ -130,6 +130,40 @@ class FakeBackend:
         self._pods.pop(uid, None)
         self._stops.pop(uid, None)
         self._wake()
+
+    def drop_node(self, name: str) -> None:
+        """Remove a node; its pods stay."""
+        self._nodes.pop(name, None)
+        self._wake()
+
+    def put_runs(self, plan: LaunchPlan, age_seconds: float = 0.0) -> None:
+        """Add the runs and pods of a plan, as if they had been launched so long ago."""
+        created = self.now() - age_seconds
+        for run in plan.runs:
+            record = self._add_run(run, created)
+            for planned in run.pods:
+                self._add_pod(record, planned, created)
+        self._wake()
+
+    def populate(self, contents: demo_cluster.DemoCluster) -> None:
+        """Replace the nodes, and add the runs and pods of these contents."""
+        self._nodes = {node.name: node for node in contents.nodes}
+        self._demo_nodes = frozenset(self._nodes)
+        for plan, age in contents.plans:
+            self.put_runs(plan, age)
+        for foreign_pod in contents.foreign_pods:
+            self._pods[foreign_pod.uid] = foreign_pod
+        for uid, pod in self._pods.items():
+            if pod.name == demo_cluster.CRASHING:
+                self._pods[uid] = replace(
+                    pod,
+                    phase=Phase.RUNNING,
+                    reason=demo_logs.CRASH_LOOP,
+                    message="back-off 5m0s after OOMKilled",
+                    started=pod.created + START_SECONDS,
+                    restarts=5,
+                    exit_code=137,
+                )
 
     # --- the Backend protocol ---------------------------------------------------------------------------------
     def acts_on(self, namespaces: Collection[str] = ()) -> str:  # noqa: ARG002  (there are none here)
@@ -282,28 +316,6 @@ class FakeBackend:
         """Do nothing: there are no connections."""
 
     # --- the cluster itself -----------------------------------------------------------------------------------
-    def _populate(self, contents: demo_cluster.DemoCluster) -> None:
-        self._nodes = {node.name: node for node in contents.nodes}
-        self._demo_nodes = frozenset(self._nodes)
-        for plan, age in contents.plans:
-            for run in plan.runs:
-                record = self._add_run(run, self.now() - age)
-                for planned in run.pods:
-                    self._add_pod(record, planned, self.now() - age)
-        for foreign_pod in contents.foreign_pods:
-            self._pods[foreign_pod.uid] = foreign_pod
-        for uid, pod in self._pods.items():
-            if pod.name == demo_cluster.CRASHING:
-                self._pods[uid] = replace(
-                    pod,
-                    phase=Phase.RUNNING,
-                    reason=demo_logs.CRASH_LOOP,
-                    message="back-off 5m0s after OOMKilled",
-                    started=pod.created + START_SECONDS,
-                    restarts=5,
-                    exit_code=137,
-                )
-
     def _present(self) -> ClusterSnapshot:
         if self.outage:
             raise BackendError(self.outage)

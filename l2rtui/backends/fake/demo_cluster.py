@@ -72,9 +72,9 @@ def demo_cluster(owner: str, now: float, slots_per_gpu: int = 4) -> DemoCluster:
             (_plan(theirs, placement, open_nodes, "u17"), 86_400.0),
         ),
         (
-            _foreign_pod("notebook-7f9c", "phortx2", "u23", DeviceUsage(4, None, slots_per_gpu), now - 7_200.0),
-            _foreign_pod("segment-train-0", "phortx2", "u23", DeviceUsage(6, None, 2), now - 900.0),
-            _foreign_pod("render-farm-0", CORDONED, "u31", DeviceUsage(0, None, 1), now - 172_800.0),
+            foreign_pod("notebook-7f9c", "phortx2", "u23", DeviceUsage(4, None, slots_per_gpu), now - 7_200.0),
+            foreign_pod("segment-train-0", "phortx2", "u23", DeviceUsage(6, None, 2), now - 900.0),
+            foreign_pod("render-farm-0", CORDONED, "u31", DeviceUsage(0, None, 1), now - 172_800.0),
         ),
     )
 
@@ -155,7 +155,8 @@ def _racing(name: str, workers: int) -> RunSpec:
     )
 
 
-def _foreign_pod(name: str, node: str, owner: str, usage: DeviceUsage, created: float) -> PodView:
+def foreign_pod(name: str, node: str, owner: str, usage: DeviceUsage, created: float) -> PodView:
+    """Return a pod of another user that no run of ours has."""
     return PodView(
         uid=str(uuid5(NAMESPACE_DNS, f"{name}.{node}.demo")),
         name=name,

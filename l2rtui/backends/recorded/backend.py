@@ -203,17 +203,17 @@ class ReplayBackend:
     history_to = ""
 
     def __init__(self, path: Path, speed: float = 1.0) -> None:
-        self._player = Player(path, speed)
+        self.player = Player(path, speed)
         self._task: asyncio.Task[None] | None = None
 
     def now(self) -> float:
         """Return the time of the recording, seconds since the epoch."""
-        return self._player.now()
+        return self.player.now()
 
     @property
     def location(self) -> str:
         """File, position in UTC, and speed."""
-        player = self._player
+        player = self.player
         moment = datetime.fromtimestamp(player.now(), UTC)
         speed = "" if player.speed == 1.0 else f" x{player.speed:g}"
         end = " · ended" if player.end else ""
@@ -221,13 +221,13 @@ class ReplayBackend:
 
     def acts_on(self, namespaces: Collection[str] = ()) -> str:  # noqa: ARG002  (nothing is changed in any)
         """Return the place where a change would act."""
-        return f"on the recording {self._player.path.name}"
+        return f"on the recording {self.player.path.name}"
 
     # --- observation -------------------------------------------------------------------------------------------
     async def snapshot(self) -> ClusterSnapshot:
         """Return the state at this moment of the replay; the first state before that."""
         self._start()
-        async with aclosing(self._player.states()) as states:
+        async with aclosing(self.player.states()) as states:
             return await anext(states)
 
     async def watch(self) -> AsyncGenerator[tuple[Change, ...]]:
@@ -238,7 +238,7 @@ class ReplayBackend:
         """
         self._start()
         latest, is_first = EMPTY_SNAPSHOT, True
-        async with aclosing(self._player.states()) as states:
+        async with aclosing(self.player.states()) as states:
             async for state in states:
                 changes = difference(latest, state)
                 if changes or is_first:
@@ -247,11 +247,11 @@ class ReplayBackend:
 
     def _start(self) -> None:
         if self._task is None:
-            self._task = asyncio.create_task(self._player.run(), name="replay")
+            self._task = asyncio.create_task(self.player.run(), name="replay")
 
     async def logs(self, pod: PodView, query: LogQuery) -> AsyncGenerator[LogLine]:
         """Yield the recorded lines of a pod; a log that was not opened was not recorded."""
-        async with aclosing(self._player.lines(pod.uid, query)) as lines:
+        async with aclosing(self.player.lines(pod.uid, query)) as lines:
             async for line in lines:
                 yield line
 
@@ -265,9 +265,9 @@ class ReplayBackend:
 
     async def doctor(self) -> tuple[Finding, ...]:
         """Return what was recorded, its time, and the recording version."""
-        header = self._player.header
+        header = self.player.header
         sentence = f"of the backend {header.backend}, by l2rtui {header.version}"
-        return (Finding(Severity.OK, self._player.path.name, sentence),)
+        return (Finding(Severity.OK, self.player.path.name, sentence),)
 
     async def close(self) -> None:
         """Stop the replay."""

@@ -41,7 +41,9 @@ async def run_destroy(session: Session) -> int:
     session.require_writable("destroy")
     with session.interruption("nothing was destroyed."):
         snapshot = await session.backend.snapshot()
-    scopes = _scopes(snapshot, args.targets, args.seed) if args.targets else [(run, "") for run in _mine(snapshot)]
+    scopes = (
+        scopes_of(snapshot, args.targets, args.seed) if args.targets else [(run, "") for run in _mine(snapshot)]
+    )
     runs = list({run.uid: run for run, _ in scopes}.values())
     refuse_others("destroy", runs, is_admin=args.admin)
     require_only_named(session, "destroy", _named(snapshot, args.targets, args.seed))
@@ -96,7 +98,7 @@ async def destroy_leaks(session: Session, leaks: Sequence[Leak]) -> int:
     return EXIT_LEFT_BEHIND if others or any(receipt.left for receipt in receipts) else EXIT_DONE
 
 
-def _scopes(snapshot: ClusterSnapshot, targets: Sequence[str], seeds: Sequence[int]) -> list[Scope]:
+def scopes_of(snapshot: ClusterSnapshot, targets: Sequence[str], seeds: Sequence[int]) -> list[Scope]:
     """Return the named runs and sets, each once; a set of a run that is destroyed as a whole is left out.
 
     Raises:

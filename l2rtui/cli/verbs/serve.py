@@ -41,7 +41,7 @@ def run_serve(args: Namespace) -> int:
         out.stream.flush()  # a program that reads it from a pipe waits for it
         talk.say("Open this address; it opens one browser, once. Ctrl-C ends it and the app. Runs go on.")
 
-    return serve([*_myself(), SERVED, *_passed_on(args)], args.port, announce)
+    return serve([*_myself(), SERVED, *options_passed_on(args)], args.port, announce)
 
 
 def run_served(words: list[str]) -> int:
@@ -71,7 +71,7 @@ def _myself() -> list[str]:
     return [sys.executable, "-I" if sys.flags.isolated else "-P", "-m", "l2rtui"]
 
 
-def _passed_on(args: Namespace) -> list[str]:
+def options_passed_on(args: Namespace) -> list[str]:
     """Return the options that the app has too."""
     words = []
     for flag, value in (

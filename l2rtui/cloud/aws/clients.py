@@ -49,7 +49,7 @@ class Cloud:
         self._repeats = repeats
         self._read_seconds = read_seconds
         self._profile = profile
-        self._clients: dict[str, Any] = {}
+        self.clients: dict[str, Any] = {}
         self._session: Any = None
         # boto3: sessions, which create clients, are not thread-safe; clients are.
         self._lock = threading.Lock()
@@ -97,9 +97,9 @@ class Cloud:
 
     def _client(self, service: str) -> Any:
         with self._lock:
-            if service not in self._clients:
-                self._clients[service] = self._make(service)
-            return self._clients[service]
+            if service not in self.clients:
+                self.clients[service] = self._make(service)
+            return self.clients[service]
 
     def _make(self, service: str) -> Any:
         try:

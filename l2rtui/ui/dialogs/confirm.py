@@ -43,12 +43,12 @@ class ConfirmScreen(Dialog[bool]):
 
     def __init__(self, question: Question, keys: KeyTable) -> None:
         super().__init__("confirm")
-        self._question = question
+        self.question = question
         self._keys = keys
 
     def compose(self) -> ComposeResult:
         """Title, lines, perhaps an input field, two buttons."""
-        question = self._question
+        question = self.question
         with Vertical(classes="dialog grave" if question.is_grave else "dialog"):
             yield Static(id="title")
             # Cannot be focused: tab moves only between the field and the buttons; arrows still scroll (on_key).
@@ -68,7 +68,7 @@ class ConfirmScreen(Dialog[bool]):
 
     def on_mount(self) -> None:
         """Fill in the texts and focus the safe choice."""
-        question = self._question
+        question = self.question
         self.show("title", [(Span(question.title, TextStyle.STRONG),)])
         self._break_lines()
         if question.command:
@@ -87,7 +87,7 @@ class ConfirmScreen(Dialog[bool]):
 
     def _break_lines(self) -> None:
         width = self.query_one("#lines").size.width or self.app.size.width
-        self.show("lines", [row for line in self._question.lines for row in hanging(line, width)])
+        self.show("lines", [row for line in self.question.lines for row in hanging(line, width)])
 
     def on_key(self, event: events.Key) -> None:
         """Scroll lines that do not fit."""
@@ -99,7 +99,7 @@ class ConfirmScreen(Dialog[bool]):
 
     @on(Input.Changed)
     def _typed(self, event: Input.Changed) -> None:
-        self.query_one("#yes", Button).disabled = event.value.strip() != self._question.typed
+        self.query_one("#yes", Button).disabled = event.value.strip() != self.question.typed
 
     @on(Input.Submitted)
     def _entered(self) -> None:
@@ -114,7 +114,7 @@ class ConfirmScreen(Dialog[bool]):
 
     def action_copy(self) -> None:
         """Copy the command line."""
-        self.app.copy_to_clipboard(self._question.command)
+        self.app.copy_to_clipboard(self.question.command)
         self.app.notify("copied the command line", timeout=3)
 
     def action_accept(self) -> None:

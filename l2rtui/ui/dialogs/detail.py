@@ -25,7 +25,7 @@ class DetailScreen(Dialog[None], inherit_bindings=False):
     def __init__(self, lines: Sequence[Line], title: str = "Selection", *, name: str = "description") -> None:
         super().__init__(name)
         self._title = title
-        self._lines = tuple(lines)
+        self.lines = tuple(lines)
 
     def compose(self) -> ComposeResult:
         """Title and text."""
@@ -53,4 +53,4 @@ class DetailScreen(Dialog[None], inherit_bindings=False):
     def _rows(self) -> list[Line]:
         """The lines wrapped to the current width."""
         width = self.query_one("#lines").size.width or self.app.size.width
-        return [row for line in self._lines for row in hanging(line, width)]
+        return [row for line in self.lines for row in hanging(line, width)]

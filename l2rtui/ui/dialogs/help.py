@@ -102,7 +102,7 @@ class HelpScreen(DetailScreen):
         width = self.query_one("#lines").size.width or self.app.size.width
         column = width // 2
         rows: list[Line] = []
-        for is_entry, lines in groupby(self._lines, key=_is_entry):
+        for is_entry, lines in groupby(self.lines, key=_is_entry):
             entries = list(lines)
             if not is_entry or any(width_of(entry) > column - 2 for entry in entries):
                 rows += [row for entry in entries for row in hanging(entry, width)]
@@ -117,7 +117,7 @@ class HelpScreen(DetailScreen):
         if event.value == ":":  # as in the other texts, whose letters have no field
             await self.action_command_line()
             return
-        self._lines = tuple(help_lines(self._keys, self._may, event.value))
+        self.lines = tuple(help_lines(self._keys, self._may, event.value))
         self._break_lines()
         self.query_one("#body").scroll_to(y=0, animate=False, force=True)
 

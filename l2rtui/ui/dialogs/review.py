@@ -70,8 +70,8 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
     def __init__(self, ctx: AppContext, prepared: launcher.CheckedPlan, command: str) -> None:
         super().__init__("review")
         self._ctx = ctx
-        self._prepared = prepared
-        self._command = command
+        self.prepared = prepared
+        self.command = command
         self._worker: Worker[None] | None = None
         self._is_warned = False
         self._beyond: str | None = None
@@ -91,7 +91,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
             with VerticalScroll(id="findings", can_focus=False):
                 yield Static(id="lines")
             yield Static(id="beyond")
-            steps = _Steps(self._prepared.plan.steps(), id="steps")
+            steps = _Steps(self.prepared.plan.steps(), id="steps")
             steps.add_class(REST)
             yield steps
             yield Static(id="command")
@@ -99,7 +99,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
 
     def on_mount(self) -> None:
         """Fill in the plan."""
-        plan = self._prepared.plan
+        plan = self.prepared.plan
         sets = [part for run in plan.runs for part in run.spec.sets]
         pods, self._num_slots = sum(part.num_pods for part in sets), sum(map(_slots_of, sets))
         experiments = list(dict.fromkeys(run.spec.experiment for run in plan.runs))
@@ -113,11 +113,11 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         self._ctx.background.start(self._show_room(), group="room", what="free slots")
         if self._ctx.backend.name == "kubernetes":
             self._ctx.background.start(self._look_for_images(), group="images", what="images")
-        self.show_command(self._command)
-        if may_wait(self._ctx.backend, self._prepared):
+        self.show_command(self.command)
+        if may_wait(self._ctx.backend, self.prepared):
             self._hint("Loading the queue…", TextStyle.WAIT)
             self._ctx.background.start(self._divide(), group="queue", what="the queue")
-        elif refusals(self._prepared.findings):
+        elif refusals(self.prepared.findings):
             self._hint("Preflight refuses this plan.  esc back", TextStyle.BAD)
         else:
             self._offer(f"launch {self._ctx.acts_on()}")
@@ -132,7 +132,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         submissions = self._submissions
         waiting = {ticket.uid for ticket in submissions.waiting} if submissions is not None else set()
         rows = []
-        for number, run in enumerate(self._prepared.plan.runs):
+        for number, run in enumerate(self.prepared.plan.runs):
             pods = sum(part.num_pods for part in run.spec.sets)
             is_whole = len(run.pods) >= pods
             word = "waits" if run.uid in waiting else "" if is_whole else "no room"
@@ -168,7 +168,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         grid = self.query_one(GpuGrid)
         marks = {
             slot: _mark_of(number)
-            for number, run in enumerate(self._prepared.plan.runs)
+            for number, run in enumerate(self.prepared.plan.runs)
             for pod in run.pods
             for slot in pod.seat.slots
         }
@@ -183,9 +183,9 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         """Add a warning of each image that its registry does not have; the launch does not wait for the answer."""
         from l2rtui.services import images  # with the HTTP client, which most reviews do not need
 
-        findings = await images.absent(images.names_in(self._prepared.plan))
+        findings = await images.absent(images.names_in(self.prepared.plan))
         if findings and self.is_open:
-            self._prepared = replace(self._prepared, findings=(*self._prepared.findings, *findings))
+            self.prepared = replace(self.prepared, findings=(*self.prepared.findings, *findings))
             self._break_lines()
 
     def _fit_map(self) -> None:
@@ -194,7 +194,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
 
     def _show_capacity(self) -> None:
         """Write how many slots are asked for and free, and how many runs start."""
-        plan, submissions = self._prepared.plan, self._submissions
+        plan, submissions = self.prepared.plan, self._submissions
         if not self._num_slots or self._num_free is None:
             return
         facts = f"{plural(self._num_slots, 'slot')} asked, {self._num_free} free"
@@ -245,19 +245,19 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
 
     def _break_lines(self) -> None:
         width = self.query_one("#lines").size.width or self.app.size.width
-        lines = folded_findings(self._prepared.findings, has_room=self._submissions is not None)
+        lines = folded_findings(self.prepared.findings, has_room=self._submissions is not None)
         self.show("lines", [row for line in lines for row in hanging(line, width)])
 
     async def _divide(self) -> None:
         """Offer to queue whole runs that do not fit."""
         try:
-            self._submissions = await divide(self._ctx.backend, self._prepared)
+            self._submissions = await divide(self._ctx.backend, self.prepared)
         except L2RError as error:
             self._hint(f"{error}  esc back", TextStyle.BAD)
             return
-        self._command = f"{self._command} --queue"
+        self.command = f"{self.command} --queue"
         if self.is_open:
-            self.show_command(self._command)
+            self.show_command(self.command)
             self._break_lines()
             self._show_runs()
             self._show_capacity()
@@ -265,7 +265,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
 
     @property
     def _is_refused(self) -> bool:
-        return bool(refusals(self._prepared.findings)) and self._submissions is None
+        return bool(refusals(self.prepared.findings)) and self._submissions is None
 
     @on(VirtualTable.Chosen)
     def _entered(self, event: VirtualTable.Chosen) -> None:
@@ -276,14 +276,14 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         """Launch, once, unless preflight refuses; in a protected context its name must be typed first."""
         if self._worker is not None or self._is_refused:
             return
-        names = ", ".join(run.spec.name for run in self._prepared.plan.runs)
+        names = ", ".join(run.spec.name for run in self.prepared.plan.runs)
         if not self._ctx.protected:
             self._begin(names)
             return
         where = f"Launches {sanitize(self._ctx.acts_on())}."
         lines = lines_of([f"{sanitize(self._ctx.protected)} is protected.", where], TextStyle.WARN)
         question = Question(
-            f"Launch {sanitize(names)}?", lines, yes="Launch", typed=self._ctx.protected, command=self._command
+            f"Launch {sanitize(names)}?", lines, yes="Launch", typed=self._ctx.protected, command=self.command
         )
         confirm = ConfirmScreen(question, self._ctx.keys)
         self.app.push_screen(confirm, lambda is_yes: self._begin(names) if is_yes else None)
@@ -294,7 +294,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
 
     def action_copy(self) -> None:
         """Copy the command line."""
-        self.app.copy_to_clipboard(self._command)
+        self.app.copy_to_clipboard(self.command)
         self._ctx.background.say("copied the command line")
 
     def action_close(self) -> None:
@@ -315,7 +315,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         view.focus()
         self._hint("launching", TextStyle.WAIT)
         submissions = self._submissions
-        prepared = self._prepared if submissions is None else submissions.start
+        prepared = self.prepared if submissions is None else submissions.start
         with self._ctx.background.busy(f"launching {names}"):
             try:
                 if prepared is not None:
@@ -330,7 +330,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
                 self._hint("Stopped; the started runs were rolled back.  esc back", TextStyle.WARN)
                 raise
         waiting = {ticket.uid for ticket in submissions.waiting} if submissions is not None else set()
-        runs = self._prepared.plan.runs
+        runs = self.prepared.plan.runs
         self.dismiss(tuple(f"{run.spec.name}{QUEUED if run.uid in waiting else ''}" for run in runs))
 
     def _offer(self, action: str) -> None:

@@ -35,7 +35,7 @@ class CommandLine:
         self._logs = logs
         self._contexts = contexts
         self._help_about = help_about
-        self.prompt = Prompt(self._complete, self._changed, self._submitted)
+        self.prompt = Prompt(self.complete, self._changed, self._submitted)
         self._is_from_log = False
 
     @property
@@ -116,7 +116,8 @@ class CommandLine:
         action = f"{name}({arguments.replace('%', repr(rest.strip()))}" if arguments else name
         await self._view.screen.app.run_action(action, self._view.screen)
 
-    def _complete(self, text: str) -> str:
+    def complete(self, text: str) -> str:
+        """Return the line with the word under the cursor completed, as far as one is meant."""
         panes = self._view.panes
         tables = {
             "slots": panes.nodes,

@@ -71,7 +71,9 @@ class PaneContent:
         has_all_pods: The pods of all runs are listed, not only those of the selected run.
         is_mine_only: Only the user's own runs and pods are listed.
         slot_figures: Figures beside the slots, and the GPUs that are idle.
+        ages: Ages of the newest records.
         learning_states: States of learning, and what was read for them.
+        watched_pods: Pods whose logs are read for the states.
     """
 
     def __init__(self, panes: PaneLayout, ctx: AppContext) -> None:
@@ -84,9 +86,9 @@ class PaneContent:
         self.is_mine_only = False
         self.titles = PaneTitles(panes, self, ctx)
         self._index = SnapshotIndex(user_name())
-        self._ages = RecordAges()
-        self.learning_states = LearningStates(self._ages)
-        self._watched_pods = WatchedPods(ctx, self.take_records)
+        self.ages = RecordAges()
+        self.learning_states = LearningStates(self.ages)
+        self.watched_pods = WatchedPods(ctx, self.take_records)
         self._contexts = ContextColumn()
         self._run_rows = RunRows()
         self.slot_figures = SlotFigures(panes.slots)
@@ -125,7 +127,7 @@ class PaneContent:
     def take_metrics(self, metrics: Mapping[str, RunMetrics]) -> None:
         """Show the metrics of all learners."""
         self.metrics = metrics
-        self._ages.take(metrics, self._ctx.clock())
+        self.ages.take(metrics, self._ctx.clock())
         self.show_runs()
         self.show_detail()
         if self._panes.lower is Pane.CHARTS:
@@ -135,9 +137,9 @@ class PaneContent:
         """Show new records of pods; drop records of deleted pods."""
         pods = self.snapshot.pods
         self.records = {**{uid: record for uid, record in self.records.items() if uid in pods}, **records}
-        self._ages.keep({*self.records, *self.metrics})
-        self._ages.take(records, self._ctx.clock())
-        self.learning_states.looked = self._watched_pods.looked
+        self.ages.keep({*self.records, *self.metrics})
+        self.ages.take(records, self._ctx.clock())
+        self.learning_states.looked = self.watched_pods.looked
         self.learning_states.expire()
         if self._panes.lower is Pane.PODS:
             self.show_pods()
@@ -199,7 +201,7 @@ class PaneContent:
         for table in (self._panes.runs, self._panes.pods, self._panes.nodes, self._panes.kube_events):
             table.draw_ages()
         self._watch_pods()
-        self.learning_states.looked = self._watched_pods.looked
+        self.learning_states.looked = self.watched_pods.looked
         self.learning_states.expire()
         self.show_runs()  # a learner that hangs sends nothing: only the clock says that its numbers are old
         self.show_view(self._panes.lower)
@@ -217,7 +219,7 @@ class PaneContent:
 
     def close(self) -> None:
         """Close the streams of records: their timers must not report to panes that no longer exist."""
-        self._watched_pods.close()
+        self.watched_pods.close()
         self._curves.close()
 
     # --- panes -------------------------------------------------------------------------------------------------
@@ -274,10 +276,10 @@ class PaneContent:
 
         Only the pods of the selected run are read: of other pods an old record does not mean that they are silent.
         """
-        now, looked = self._ctx.clock(), self._watched_pods.looked
+        now, looked = self._ctx.clock(), self.watched_pods.looked
         intervals = {uid: metrics.interval_seconds for uid, metrics in self.metrics.items()}
         intervals |= dict.fromkeys(self.records, WORKER_INTERVAL_SECONDS)
-        ages = {uid: self._ages.age_if_old(uid, now, interval) for uid, interval in intervals.items()}
+        ages = {uid: self.ages.age_if_old(uid, now, interval) for uid, interval in intervals.items()}
         is_read = self.metrics.keys() | looked
         return {uid: text if uid in is_read else NOT_READ for uid, text in ages.items() if text}
 
@@ -420,7 +422,7 @@ class PaneContent:
         """Show the log of the selection; new pods are added to it, and to the logs in the other panes."""
         logs = self._panes.logs
         logs.follow(self.log_selection())
-        self._watched_pods.follow_selected(self._selected_pods, self._late())
+        self.watched_pods.follow_selected(self._selected_pods, self._late())
         for log in logs.controllers[1:]:
             # A log of fixed pods has no current pods: it must not become empty.
             if pods := self._current_pods(log.selection.key):
@@ -436,18 +438,18 @@ class PaneContent:
     def _watch_pods(self) -> None:
         """Follow the pods of the selected run, and of runs whose learners wait for data; many pods take turns."""
         late, selected = self._late(), self._panes.selection.run(self.snapshot)
-        self._watched_pods.follow_selected(self._selected_pods, late)
+        self.watched_pods.follow_selected(self._selected_pods, late)
         waiting = (
             run
             for uid, run in self.snapshot.runs.items()
             if run is not selected and uid in self.metrics and self.metrics[uid].progress.waits_since
         )
-        self._watched_pods.follow_waiting([pod for run in waiting for pod in self._index.pods_of(run.name)], late)
+        self.watched_pods.follow_waiting([pod for run in waiting for pod in self._index.pods_of(run.name)], late)
 
     def _late(self) -> set[str]:
         """Return the uids of pods whose newest record is older than a worker's interval."""
         now = self._ctx.clock()
-        return {uid for uid in self.records if self._ages.seconds(uid, now) > LATE_WORKER_SECONDS}
+        return {uid for uid in self.records if self.ages.seconds(uid, now) > LATE_WORKER_SECONDS}
 
     def _current_pods(self, key: str) -> tuple[PodView, ...]:
         """Return the current pods of the run in a log's key; empty for a log of fixed pods."""

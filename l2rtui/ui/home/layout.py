@@ -97,9 +97,13 @@ class PaneLayout:
     def fit_to(self, size: Size) -> None:
         """Set the classes for a terminal size."""
         width, height = size
-        self.screen.set_class(width < TINY[0] or height < TINY[1], "tiny")
-        self.screen.set_class(height < LOW, "low")
-        self.screen.set_class(width >= LARGE[0] and height >= LARGE[1], "large")
+        self.screen.update_classes(
+            {
+                "tiny": width < TINY[0] or height < TINY[1],
+                "low": height < LOW,
+                "large": width >= LARGE[0] and height >= LARGE[1],
+            }
+        )
         sentence = f"This terminal is {width}x{height}; the app needs {TINY[0]}x{TINY[1]}. q leaves."
         if self._small.content != sentence:  # an update triggers a layout of the screen
             self._small.update(sentence)
@@ -153,17 +157,16 @@ class PaneLayout:
         self.last_list = pane
         if pane in LOWER:
             self.lower = pane
-        for other in LISTS:
-            self.screen.set_class(other is pane, f"on-{other}")
-            self.screen.set_class(other is self.lower, f"low-{other}")
+        # Together: each change of a class of the screen applies the style sheet to all of its widgets.
+        on = {f"on-{other}": other is pane for other in LISTS}
+        self.screen.update_classes(on | {f"low-{other}": other is self.lower for other in LISTS})
         self.fit()
 
     def show_zoomed(self, pane: Pane | None) -> None:
         """Fill the screen with a pane; None shows all panes."""
         self.zoomed = pane
-        self.screen.set_class(pane is not None, "zoomed")
-        for other in Pane:
-            self.screen.set_class(other is pane, f"zoom-{other}")
+        zooms = {f"zoom-{other}": other is pane for other in Pane}
+        self.screen.update_classes({"zoomed": pane is not None} | zooms)
         self.fit()
 
     def focus(self, pane: Pane) -> None:

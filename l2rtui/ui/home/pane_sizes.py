@@ -64,13 +64,17 @@ class _Edge(Struct, frozen=True):
 
 
 class PaneSizes:
-    """Heights and widths of the panes; the actions that change them, and their saved state."""
+    """Heights and widths of the panes; the actions that change them, and their saved state.
+
+    Attributes:
+        natural: Lines that each pane can fill, and the time since when: one that needs less gives lines up later.
+    """
 
     def __init__(self, panes: PaneLayout, ctx: AppContext) -> None:
         self._panes = panes
         self._clock = ctx.clock
         self.state = read_screen_state()
-        self._natural: dict[str, tuple[int, float]] = {Pane.LOG: (ANY, ctx.clock())}
+        self.natural: dict[str, tuple[int, float]] = {Pane.LOG: (ANY, ctx.clock())}
         self._applied: tuple[str, str, str] = "", "", ""
         self._edge: _Edge | None = None
         self._timer: Timer | None = None
@@ -156,10 +160,10 @@ class PaneSizes:
         else:
             return self._panes.slots.natural_height + self._frame if pane is Pane.SLOTS else ANY
         now = self._clock()
-        before, since = self._natural.get(key, (natural, now))
+        before, since = self.natural.get(key, (natural, now))
         # abs(): if the clock was set back, the lines must still be given up at some time.
         if natural >= before or abs(now - since) >= SHRINK_SECONDS:
-            self._natural[key] = natural, now
+            self.natural[key] = natural, now
             return natural
         return before
 

@@ -219,6 +219,11 @@ class ClusterScreen(Screen[None]):
             self._selected()
         self.content.titles.show()
 
+    @property
+    def is_settling(self) -> bool:
+        """True until the log follows the cursor, which may be moving still."""
+        return self._settling is not None
+
     def _selected(self) -> None:
         self.content.show_detail()
         if self._settling is not None:

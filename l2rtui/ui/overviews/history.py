@@ -70,7 +70,7 @@ class HistoryScreen(Overview):
 
     async def _show_changes(self) -> None:
         """Show the rows, unless the file is unchanged: ten thousand rows cost a quarter of a second."""
-        state = await asyncio.to_thread(_file_state)
+        state = await asyncio.to_thread(file_state)
         if state == self._state:
             return
         rows = await asyncio.to_thread(_rows)
@@ -256,7 +256,7 @@ def _rows() -> list[Row]:
         ]
 
 
-def _file_state() -> object:
+def file_state() -> object:
     """Return a value that changes with every write to the history."""
     from l2rtui.services.history.store import history_path
 

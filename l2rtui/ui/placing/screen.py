@@ -80,12 +80,12 @@ class PlaceScreen(SettledScreen, Screen[tuple[str, ...] | None]):
         self._first = options or LaunchOptions("")
         self._to_form = to_form
         self._paths: list[str] = [self._first.path] if self._first.path else []
-        self._view = DraftView(ctx.command_line)
+        self.view = DraftView(ctx.command_line)
         self.editor = PlacementEditor()
         self._typed, self._typed_at = 0, 0.0
         self._was_moved = False
         self._prompt_field = ""
-        self._facts: tuple[Finding, ...] | None = ()  # None until the backend has answered
+        self.facts: tuple[Finding, ...] | None = ()  # None until the backend has answered
         self._timer: Timer | None = None
 
     @property
@@ -95,12 +95,12 @@ class PlaceScreen(SettledScreen, Screen[tuple[str, ...] | None]):
 
     def compose(self) -> ComposeResult:
         """Yield the widgets of the view."""
-        yield from self._view.widgets()
+        yield from self.view.widgets()
 
     def on_mount(self) -> None:
         """Fill the grid, then look for spec files."""
         keys = self._ctx.keys.of(KeyContext.PLACEMENT)
-        self._view.keys.choices = tuple(Choice(key) for key in keys if key.label)
+        self.view.keys.choices = tuple(Choice(key) for key in keys if key.label)
         self.take_snapshot(self._snapshot)
         self._ctx.background.start(self._open(), group="place", what="place mode", is_exclusive=True)
         self.call_after_refresh(self.settle)
@@ -119,7 +119,7 @@ class PlaceScreen(SettledScreen, Screen[tuple[str, ...] | None]):
         lost = [seat for pod, seat in before.seats.items() if pod not in self.editor.draft.seats]
         if sentence := loss_of(lost, snapshot.ledger, user_name()):
             self._ctx.background.say(sentence)
-        grid = self._view.grid
+        grid = self.view.grid
         grid.fit_to_room(self.size.height * 3 // 5 - FRAME)
         grid.figures, grid.snapshot = self._figures(), snapshot
         self._fit_grid()
@@ -131,12 +131,12 @@ class PlaceScreen(SettledScreen, Screen[tuple[str, ...] | None]):
         ledger, name = self._snapshot.ledger, self.editor.current_set
         if not self._was_moved:
             closed = self.draft.closed_nodes(name, ledger)
-            slots = (ledger.slots[slot] for slot in self._view.grid.slots if slot.node not in closed)
+            slots = (ledger.slots[slot] for slot in self.view.grid.slots if slot.node not in closed)
             if (free := next((slot for slot in slots if slot.state is SlotState.FREE), None)) is not None:
-                self._view.grid.move_to(free.id)
+                self.view.grid.move_to(free.id)
 
     def _fit_grid(self) -> None:
-        grid = self._view.grid
+        grid = self.view.grid
         grid.styles.height = max(6, min(grid.natural_height + FRAME, self.size.height * 3 // 5))
 
     @on(GpuGrid.Zoomed)
@@ -145,7 +145,7 @@ class PlaceScreen(SettledScreen, Screen[tuple[str, ...] | None]):
 
     def _show(self) -> None:
         if self.is_open:
-            self._view.show(self.editor, self._snapshot, self._facts)
+            self.view.show(self.editor, self._snapshot, self.facts)
 
     # --- the spec ----------------------------------------------------------------------------------------------
     async def _open(self) -> None:
@@ -165,7 +165,7 @@ class PlaceScreen(SettledScreen, Screen[tuple[str, ...] | None]):
 
     def _changed(self) -> None:
         """Show the draft, and check it again after a pause without changes."""
-        self._facts = None
+        self.facts = None
         if self._timer is not None:
             self._timer.stop()
         self._timer = self.set_timer(CHECK_SECONDS, self._start_check)
@@ -179,8 +179,8 @@ class PlaceScreen(SettledScreen, Screen[tuple[str, ...] | None]):
 
         async def check() -> None:
             facts = await self._ctx.backend.check(plan)
-            if self._facts is None and self.is_open:  # otherwise the screen was left while the cluster answered
-                self._facts = facts
+            if self.facts is None and self.is_open:  # otherwise the screen was left while the cluster answered
+                self.facts = facts
                 self._show()
 
         # Exclusive: the check of an older draft is cancelled, so that its findings cannot arrive last.
@@ -193,10 +193,10 @@ class PlaceScreen(SettledScreen, Screen[tuple[str, ...] | None]):
 
         A replica that is being moved is put down.
         """
-        if self._view.moving is not None:
+        if self.view.moving is not None:
             self.action_move()
             return
-        slots = self._view.pointed()
+        slots = self.view.pointed()
         if not slots or not self.draft.specs:
             return
         if reason := self.editor.put(slots, self._snapshot.ledger):
@@ -229,7 +229,7 @@ class PlaceScreen(SettledScreen, Screen[tuple[str, ...] | None]):
 
     def action_range(self) -> None:
         """Start or cancel a range."""
-        view = self._view
+        view = self.view
         if view.range_start is None:
             view.range_start = view.grid.cursor_slot
         else:
@@ -238,18 +238,18 @@ class PlaceScreen(SettledScreen, Screen[tuple[str, ...] | None]):
 
     def action_range_gpus(self) -> None:
         """Let the range consist of whole GPUs, then of whole nodes; start one at the cursor."""
-        view = self._view
+        view = self.view
         view.unit = RangeUnit.NODE if view.unit is RangeUnit.GPU else RangeUnit.GPU
         if view.range_start is None:
             view.range_start = view.grid.cursor_slot
         self._show()
 
     def _end_range(self) -> None:
-        self._view.range_start, self._view.unit = None, RangeUnit.SLOT
+        self.view.range_start, self.view.unit = None, RangeUnit.SLOT
 
     def action_move(self) -> None:
         """Let the replica under the cursor follow it; pressed again, put it down at the cursor."""
-        view, cursor = self._view, self._view.grid.cursor_slot
+        view, cursor = self.view, self.view.grid.cursor_slot
         if view.moving is not None and cursor is not None:
             self._put_down(cursor)
         elif cursor in self.draft.taken():
@@ -261,7 +261,7 @@ class PlaceScreen(SettledScreen, Screen[tuple[str, ...] | None]):
 
     def _put_down(self, slot: SlotId) -> None:
         """Put the replica that is being moved on a slot; if it is refused there, it stays at its old slot."""
-        origin, self._view.moving = self._view.moving, None
+        origin, self.view.moving = self.view.moving, None
         if origin is None:
             return
         before = self.draft
@@ -328,11 +328,11 @@ class PlaceScreen(SettledScreen, Screen[tuple[str, ...] | None]):
 
     def action_ask(self, field: str) -> None:
         """Ask for ``seeds`` or ``name``."""
-        prompt, options = self._view.prompt, self.editor.options
+        prompt, options = self.view.prompt, self.editor.options
         if not prompt.display:
             hint = "0-11 or 1,5,7; empty: one run" if field == "seeds" else "lower-case letters, digits and '-'"
             self._prompt_field = field
-            self._view.question = f"{field.capitalize()}: {hint}   enter keep   esc back"
+            self.view.question = f"{field.capitalize()}: {hint}   enter keep   esc back"
             prompt.open(options.seeds if field == "seeds" else options.name)
             self._show()
 
@@ -353,19 +353,19 @@ class PlaceScreen(SettledScreen, Screen[tuple[str, ...] | None]):
         self._changed()
 
     def _close_prompt(self) -> None:
-        self._view.question = ""
-        self._view.prompt.close()
-        self.set_focus(self._view.grid)
+        self.view.question = ""
+        self.view.prompt.close()
+        self.set_focus(self.view.grid)
 
     def action_leave_place(self) -> None:
         """Close the prompt, cancel the move or the range, or leave."""
-        if self._view.prompt.display:
+        if self.view.prompt.display:
             self._close_prompt()
             self._show()
-        elif self._view.moving is not None:
-            self._view.moving = None
+        elif self.view.moving is not None:
+            self.view.moving = None
             self._show()
-        elif self._view.range_start is not None:
+        elif self.view.range_start is not None:
             self.action_range()
         else:
             self.dismiss(None)
@@ -404,7 +404,7 @@ class PlaceScreen(SettledScreen, Screen[tuple[str, ...] | None]):
     @on(GpuGrid.SlotChosen)
     def _slot_chosen(self, event: GpuGrid.SlotChosen) -> None:
         event.stop()
-        if self._view.moving is not None:
+        if self.view.moving is not None:
             self.action_move()
         else:
             self.action_plan()
@@ -413,14 +413,14 @@ class PlaceScreen(SettledScreen, Screen[tuple[str, ...] | None]):
     def _slot_moved(self, event: GpuGrid.SlotMoved) -> None:
         event.stop()
         self._was_moved |= event.by_user
-        if self._view.range_start is not None or self._view.moving is not None:
-            self._view.show_ghosts(self.editor, self._snapshot.ledger)
+        if self.view.range_start is not None or self.view.moving is not None:
+            self.view.show_ghosts(self.editor, self._snapshot.ledger)
 
     @on(GpuGrid.SlotGrabbed)
     def _slot_grabbed(self, event: GpuGrid.SlotGrabbed) -> None:
         event.stop()
         if event.slot in self.draft.taken():  # and not in a range
-            self._view.moving = event.slot
+            self.view.moving = event.slot
             self._show()
 
     @on(GpuGrid.SlotReleased)
@@ -428,7 +428,7 @@ class PlaceScreen(SettledScreen, Screen[tuple[str, ...] | None]):
         event.stop()
         if event.slot is not None:
             self._put_down(event.slot)
-        elif self._view.moving is not None:  # dropped outside the slots
+        elif self.view.moving is not None:  # dropped outside the slots
             self.action_leave_place()
 
     @on(KeyBar.Clicked)

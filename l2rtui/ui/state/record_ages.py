@@ -27,31 +27,35 @@ class Timed(Protocol):
 
 
 class RecordAges:
-    """Arrival of the newest record of each run or pod, by uid."""
+    """Arrival of the newest record of each run or pod, by uid.
+
+    Attributes:
+        arrivals: Time of the record by its writer's clock, and of its arrival by that of the app.
+    """
 
     def __init__(self) -> None:
-        self._arrivals: dict[str, tuple[float, float]] = {}
+        self.arrivals: dict[str, tuple[float, float]] = {}
 
     def take(self, records: Mapping[str, Timed], now: float) -> None:
         """Note which of these records are new."""
         for uid, record in records.items():
-            before = self._arrivals.get(uid)
+            before = self.arrivals.get(uid)
             if before is None:
-                self._arrivals[uid] = (record.time, min(now, record.time or now))
+                self.arrivals[uid] = (record.time, min(now, record.time or now))
             elif before[0] != record.time:
-                self._arrivals[uid] = (record.time, now)
+                self.arrivals[uid] = (record.time, now)
 
     def keep(self, uids: Collection[str]) -> None:
         """Drop all others."""
-        self._arrivals = {uid: arrival for uid, arrival in self._arrivals.items() if uid in uids}
+        self.arrivals = {uid: arrival for uid, arrival in self.arrivals.items() if uid in uids}
 
     def seconds(self, uid: str, now: float) -> float:
         """Return the age of a record; 0 without a record."""
-        return max(0.0, now - self._arrivals[uid][1]) if uid in self._arrivals else 0.0
+        return max(0.0, now - self.arrivals[uid][1]) if uid in self.arrivals else 0.0
 
     def age_if_old(self, uid: str, now: float, interval_seconds: float = WORKER_INTERVAL_SECONDS) -> str:
         """Return the age of a record in a few characters; empty if it is recent, or without a record."""
-        if uid not in self._arrivals:
+        if uid not in self.arrivals:
             return ""
-        seconds = now - self._arrivals[uid][1]
+        seconds = now - self.arrivals[uid][1]
         return age(seconds) if is_old(seconds, interval_seconds) else ""

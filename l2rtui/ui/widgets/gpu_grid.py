@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from rich.segment import Segment
@@ -22,7 +22,7 @@ from l2rtui.ui.text import Line, Span, TextStyle
 from l2rtui.ui.theme import colour, cursor_style
 from l2rtui.ui.widgets.grid.figures import NO_FIGURES, GridFigures
 from l2rtui.ui.widgets.grid.lines import EMPTY_GRID, SlotGrid, is_waiting, lay_out
-from l2rtui.ui.widgets.grid.shape import ZoomLevel
+from l2rtui.ui.widgets.grid.shape import SlotCell, ZoomLevel
 from l2rtui.ui.widgets.span_renderer import NO_STYLE, SpanWidget
 
 _MARGIN = 2
@@ -120,8 +120,8 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
         return self._grid.shape.level
 
     @property
-    def slots(self) -> Iterable[SlotId]:
-        """All slots, in the order of the grid."""
+    def slots(self) -> Mapping[SlotId, SlotCell]:
+        """Cells of all slots, in the order of the grid."""
         return self._grid.shape.slots
 
     def fit_to_room(self, lines: int, columns: int = 0) -> None:

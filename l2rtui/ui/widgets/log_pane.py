@@ -59,6 +59,7 @@ class LogPane(LogView, can_focus=True):
     Attributes:
         log_filter: Patterns of the displayed lines, and the form of JSON lines.
         received: Number of lines received since the log was started.
+        store: The newest lines, also those that the patterns hide.
     """
 
     BINDINGS = bindings(KeyContext.LOG)
@@ -66,7 +67,7 @@ class LogPane(LogView, can_focus=True):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
         super().__init__(id=id)
         self.log_filter = self._wanted = LogFilter()
-        self._all = LogStore()
+        self.store = LogStore()
         self._timer: Timer | None = None
         self._waiting = 0
         self._is_rush = False
@@ -85,15 +86,15 @@ class LogPane(LogView, can_focus=True):
             empty: Text until the first line arrives.
         """
         self.ring.clear()
-        self._all.clear()
+        self.store.clear()
         self._table = RecordTable()
         self._workers, self._has_learner, self._were_apart = {}, False, False
         self._head()
         self.received = 0
-        self.empty_text, self._run, self._pan = empty, run, 0
+        self.empty_text, self._run, self.pan = empty, run, 0
         self.log_search.forget()
         self._prefix = 1 if is_merged else 0
-        self._hues.clear()
+        self.hues.clear()
         self._names = {}
         self.is_following = True
         self._has_drawn = False
@@ -102,7 +103,7 @@ class LogPane(LogView, can_focus=True):
 
     def extend(self, lines: Iterable[BufferedLine]) -> None:
         """Append lines; they are drawn at the next repaint. A newer state of the last line replaces it."""
-        entries = bounded(self._all.newest_states(lines, self.ring))
+        entries = bounded(self.store.newest_states(lines, self.ring))
         # Once for each pod of a batch, not for each line, of which thousands may arrive in a second.
         self._meet(map(name_of, dict.fromkeys(map(_POD, entries))))
         before = self.ring.dropped
@@ -121,7 +122,7 @@ class LogPane(LogView, can_focus=True):
         self.log_search.drop(self.ring.dropped - before)
         # The visible text keeps its place while old lines are dropped above it.
         if gone and not self.is_following:
-            self._go(self._top - gone)
+            self._go(self.top_row - gone)
         self._waiting += len(entries)
         is_rush = self._waiting >= RUSH_LINES or not self._has_drawn
         # A slow timer that is already running would delay the first lines of a burst.
@@ -136,11 +137,11 @@ class LogPane(LogView, can_focus=True):
     def _store(self, lines: Sequence[BufferedLine]) -> tuple[Sequence[BufferedLine], Sequence[BufferedLine]]:
         """Store lines; return them and the displayed ones. Patterns that take too long are removed."""
         try:
-            return self._all.extend(lines)
+            return self.store.extend(lines)
         except UsageError as error:
             self.narrow(include="", exclude="")
             self.post_message(PatternsRemoved(f"{error}; & and ! hide nothing now."))
-            return self._all.extend(lines)
+            return self.store.extend(lines)
 
     @property
     def _are_workers_apart(self) -> bool:
@@ -214,18 +215,18 @@ class LogPane(LogView, can_focus=True):
     def action_wrap(self) -> None:
         """Turn wrapping of long lines on or off."""
         if self.log_filter.json_as is JsonMode.TABLE and self._table:
-            self.is_wrapping, self._pan = not self.is_wrapping, 0
+            self.is_wrapping, self.pan = not self.is_wrapping, 0
             self._refill(self.log_filter)  # records have another form
         else:
             super().action_wrap()
 
     def _meet(self, pods: Iterable[str]) -> None:
         """Give new pods their hue, and all pods distinguishable names."""
-        new = [pod for pod in pods if pod not in self._hues]
+        new = [pod for pod in pods if pod not in self.hues]
         for pod in new:
-            self._hues[pod] = HUES[len(self._hues) % len(HUES)]
+            self.hues[pod] = HUES[len(self.hues) % len(HUES)]
         if new and self._prefix:
-            short = {pod: pod.removeprefix(f"{self._run}-") for pod in self._hues}
+            short = {pod: pod.removeprefix(f"{self._run}-") for pod in self.hues}
             names = apart([*dict.fromkeys(short.values())], _PREFIX_MOST)
             self._names = {pod: names[name] for pod, name in short.items()}
             self._prefix = max(self._prefix, *map(len, self._names.values()))
@@ -233,12 +234,17 @@ class LogPane(LogView, can_focus=True):
     @property
     def dropped(self) -> int:
         """Number of received lines that were dropped since, displayed or not."""
-        return self.received - len(self._all)
+        return self.received - len(self.store)
+
+    @property
+    def is_redrawing(self) -> bool:
+        """True while lines have come that are not drawn yet."""
+        return self._timer is not None
 
     @property
     def hidden(self) -> int:
         """Number of stored lines that the patterns hide."""
-        return self._all.hidden
+        return self.store.hidden
 
     def narrow(self, *, include: str | None = None, exclude: str | None = None) -> None:
         """Display only lines with a pattern and without another one, including existing lines.
@@ -262,7 +268,7 @@ class LogPane(LogView, can_focus=True):
         if log_filter is not self._wanted:
             return
         try:
-            is_done = self._all.narrow(log_filter, SLICE_SECONDS)
+            is_done = self.store.narrow(log_filter, SLICE_SECONDS)
         except UsageError as error:
             self.is_filtering = False
             self.post_message(PatternsRemoved(str(error)))
@@ -278,11 +284,11 @@ class LogPane(LogView, can_focus=True):
     def _refill(self, log_filter: LogFilter) -> None:
         """Fill the ring again through another filter; the line at the top of the view stays roughly in place."""
         self.log_filter = log_filter
-        top = self.ring.at(self._top)
+        top = self.ring.at(self.top_row)
         top_time = self.ring[top[0]].time if top else 0.0
         self.ring.clear()
         self.ring.json_as = log_filter.json_as
-        lines = self._take_workers(self._all.displayed())
+        lines = self._take_workers(self.store.displayed())
         if self._are_workers_apart is not self._were_apart:
             self._were_apart = self._are_workers_apart
             self._table = RecordTable()
@@ -319,7 +325,7 @@ class LogPane(LogView, can_focus=True):
         text = f"marked at {time.strftime('%H:%M:%S')}"
         entry = LogEntry(time.time(), "", text, len(text), is_mark=True)
         self.received += 1
-        self.ring.extend(self._all.extend([entry])[1])
+        self.ring.extend(self.store.extend([entry])[1])
         self._arrange()
         self._follow(True)
         self.post_message(self.Changed())

@@ -54,7 +54,13 @@ class Foot(NamedTuple):
 
 
 class LogView(SpanWidget):
-    """Lines of a ring: followed, scrolled, wrapped, searched."""
+    """Lines of a ring: followed, scrolled, wrapped, searched.
+
+    Attributes:
+        top_row: Row of the log that is drawn first.
+        pan: Columns at the left that are not drawn.
+        hues: Colour of each pod's name.
+    """
 
     @dataclass
     class Changed(Message):
@@ -76,11 +82,11 @@ class LogView(SpanWidget):
         self.column_ends: Sequence[int] = ()
         self.cells: Sequence[TableCell] = ()
         self.foot = Foot()
-        self._top = 0
-        self._pan = 0
+        self.top_row = 0
+        self.pan = 0
         self._run = ""
         self._prefix = 0
-        self._hues: dict[str, TextStyle] = {}
+        self.hues: dict[str, TextStyle] = {}
         self._names: dict[str, str] = {}
         """Names of the pods as shown at the start of lines."""
 
@@ -149,7 +155,7 @@ class LogView(SpanWidget):
             row += search.match.start // room
         else:
             ends = self.column_ends if entry.is_row else ()
-            self._pan = pan_to(search.match, self._pan, room, ends)
+            self.pan = pan_to(search.match, self.pan, room, ends)
         self._go(row - self._height // 2)
         self.refresh()
         self.post_message(self.Changed())
@@ -162,7 +168,7 @@ class LogView(SpanWidget):
     def action_wrap(self) -> None:
         """Turn wrapping of long lines on or off."""
         self.is_wrapping = not self.is_wrapping
-        self._pan = 0
+        self.pan = 0
         self._arrange()
         self.post_message(self.Changed())
 
@@ -180,27 +186,27 @@ class LogView(SpanWidget):
         """Scroll to the position that was clicked in the scroll bar."""
         place = event.get_content_offset(self)
         if place is not None and place.x >= self.size.width - 1 and self.size.height > 1:
-            self._scroll(round(self._last_top * place.y / (self.size.height - 1)))
+            self._scroll(round(self.last_top_row * place.y / (self.size.height - 1)))
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         """Scroll up with the wheel."""
         event.stop()
         event.prevent_default()
-        self._scroll(self._top - 3)
+        self._scroll(self.top_row - 3)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         """Scroll down with the wheel."""
         event.stop()
         event.prevent_default()
-        self._scroll(self._top + 3)
+        self._scroll(self.top_row + 3)
 
     def action_scroll(self, by: int) -> None:
         """Scroll by lines."""
-        self._scroll(self._top + by)
+        self._scroll(self.top_row + by)
 
     def action_page(self, by: int) -> None:
         """Scroll by pages."""
-        self._scroll(self._top + by * max(1, self._height - 1))
+        self._scroll(self.top_row + by * max(1, self._height - 1))
 
     def action_edge(self, side: int) -> None:
         """Go to the oldest or the newest line."""
@@ -212,13 +218,13 @@ class LogView(SpanWidget):
     def action_pan(self, by: int) -> None:
         """Move sideways along lines that are too long."""
         if not self.is_wrapping:
-            self._pan = max(0, self._pan + by * PAN_COLUMNS)
+            self.pan = max(0, self.pan + by * PAN_COLUMNS)
             self.refresh()
 
     # --- inside ---------------------------------------------------------------------------------------------
     def _go(self, top: int) -> None:
         """Make this row of the log the first visible one."""
-        self._top = max(0, min(top, self._last_top))
+        self.top_row = max(0, min(top, self.last_top_row))
         self.refresh()
 
     @property
@@ -233,7 +239,8 @@ class LogView(SpanWidget):
         return [LogEntry(0.0, "", self.foot.heading, len(self.foot.heading), is_row=True), *self.foot.rows][:room]
 
     @property
-    def _last_top(self) -> int:
+    def last_top_row(self) -> int:
+        """First visible row at the end of the log."""
         return max(0, self.ring.rows - self._height)
 
     def _follow(self, is_following: bool) -> None:
@@ -241,12 +248,12 @@ class LogView(SpanWidget):
             self.is_following = is_following
             self.post_message(self.Changed())
         if is_following:
-            self._go(self._last_top)
+            self._go(self.last_top_row)
 
     def _scroll(self, top: int) -> None:
         """Scroll; following resumes at the end and stops anywhere else."""
         self._go(top)
-        self._follow(self._top >= self._last_top)
+        self._follow(self.top_row >= self.last_top_row)
 
     def _arrange(self) -> None:
         """Update wrapping and scroll position, and draw."""
@@ -254,7 +261,7 @@ class LogView(SpanWidget):
         if not self.size.width:
             return
         # Wrapping changes the rows of all lines: the line at the top stays, not its row number.
-        top = self.ring.at(self._top)
+        top = self.ring.at(self.top_row)
         # One column is for the scroll bar.
         width = max(1, self.size.width - 1 - self._left) if self.is_wrapping else 0
         was_arranging, self.is_arranging = self.is_arranging, not self.ring.wrap(width, SLICE_SECONDS)
@@ -262,8 +269,8 @@ class LogView(SpanWidget):
             self.post_message(self.Changed())
             if self.is_arranging:
                 self.continue_soon(self._arrange_on)
-        first = self._top if top is None or self.ring.at(self._top) == top else self.ring.row_of(top[0])
-        self._go(self._last_top if self.is_following else first)
+        first = self.top_row if top is None or self.ring.at(self.top_row) == top else self.ring.row_of(top[0])
+        self._go(self.last_top_row if self.is_following else first)
 
     def _arrange_on(self) -> None:
         """Go on measuring lines, after the keys that came meanwhile."""
@@ -295,7 +302,7 @@ class LogView(SpanWidget):
     def _heading_line(self, heading: str, width: int) -> Strip:
         entry = LogEntry(0.0, "", heading, cell_len(heading), is_row=True)
         room = width - 1 - self._left
-        spans = _window(entry, self._pan, room, TextStyle.HEADING, self.column_ends, is_heading=True)
+        spans = _window(entry, self.pan, room, TextStyle.HEADING, self.column_ends, is_heading=True)
         return self.strip((Span(" " * self._left), *spans), width)
 
     def _foot_line(self, number: int, width: int) -> Strip:
@@ -303,7 +310,7 @@ class LogView(SpanWidget):
         entry, room, foot = self._foot_rows[number], width - 1 - self._left, self.foot
         left: Line = (Span(fit(f"  {foot.title}", self._left), TextStyle.HEADING),)
         style = TextStyle.PLAIN if number else TextStyle.HEADING
-        spans = _window(entry, self._pan, room, style, foot.column_ends, is_heading=not number)
+        spans = _window(entry, self.pan, room, style, foot.column_ends, is_heading=not number)
         return self.strip((*(self._before(entry, 0, is_hit=False) if number else left), *spans), width)
 
     def _has_thumb(self, y: int) -> bool:
@@ -312,25 +319,25 @@ class LogView(SpanWidget):
         if rows <= height:
             return False
         length = max(1, height * height // rows)
-        first = round((height - length) * self._top / self._last_top)
+        first = round((height - length) * self.top_row / self.last_top_row)
         return first <= y < first + length
 
     def _line(self, y: int, width: int) -> Strip:
-        position = self.ring.at(y + self._top)
+        position = self.ring.at(y + self.top_row)
         if position is None:
             empty = "The patterns (& and !) hide all lines that came." if self.received else self.empty_text
             text = "" if len(self.ring) else broken(empty, width - 4, y)
             return self.strip((Span(f"  {text}", TextStyle.DIM),), width)
         number, part = position
         entry = self.ring[number]
-        line = (*self._before(entry, part, is_hit=number == self.log_search.line), *self._body(number, part, width))
+        line = (*self._before(entry, part, is_hit=number == self.log_search.line), *self.body(number, part, width))
         strip = self.strip(line, width)
-        if entry.colours and not part and not self._pan:
+        if entry.colours and not part and not self.pan:
             strip = self._painted(strip, entry)
         if not self.search:
             return strip
         is_current = number == self.log_search.line and not self.ring.width
-        current = self.log_search.match.start - self._pan + self._left if is_current else -1
+        current = self.log_search.match.start - self.pan + self._left if is_current else -1
         return _highlighted(strip, self.search, self._left, current)
 
     def _before(self, entry: LogEntry, part: int, *, is_hit: bool) -> Line:
@@ -344,22 +351,23 @@ class LogView(SpanWidget):
             spans.append(
                 Span(
                     fit(self._names.get(entry.pod, entry.pod), self._prefix),
-                    self._hues.get(entry.pod, TextStyle.DIM),
+                    self.hues.get(entry.pod, TextStyle.DIM),
                 )
             )
             spans.append(Span(" │ ", TextStyle.DIM))
         return tuple(spans)
 
-    def _body(self, number: int, part: int, width: int) -> Sequence[Span]:
+    def body(self, number: int, part: int, width: int) -> Sequence[Span]:
+        """Return the text of a line, without what stands before it; ``part`` is its row where it is wrapped."""
         entry, room = self.ring[number], width - self._left
         if entry.is_mark:
             text = f"──── {entry.text} "
             return (Span(fit(text, room) if len(text) > room else text.ljust(room, "─"), TextStyle.WARN),)
         style = TextStyle.DIM if entry.is_record else _level_style(entry.text)
         if not self.ring.width:
-            spans = _window(entry, self._pan, room, style, self.column_ends)
+            spans = _window(entry, self.pan, room, style, self.column_ends)
             if entry.is_row:
-                return _compared(spans, self._pan, self.cells, entry, self._row_above(number))
+                return _compared(spans, self.pan, self.cells, entry, self._row_above(number))
             return self._with_dim_clock(spans) if self.has_times else spans
         room = self.ring.width
         if entry.columns == len(entry.text):

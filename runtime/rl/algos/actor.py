@@ -336,7 +336,7 @@ class NumpyActor:
 
     def _hidden(self, obs: NDArray[Any]) -> NDArray[np.float32]:
         """Return the (B, width) outputs of the last hidden layer."""
-        hidden = self._features(obs)
+        hidden = self.features(obs)
         relu = self.shape.activation == "relu"
         for weight, bias in self.layers[:-1]:
             hidden = hidden @ weight
@@ -356,7 +356,7 @@ class NumpyActor:
             return np.concatenate([out, np.broadcast_to(self._drawing, (len(out), self.shape.draw_size))], axis=1)
         return out
 
-    def _features(self, obs: NDArray[Any]) -> NDArray[np.float32]:
+    def features(self, obs: NDArray[Any]) -> NDArray[np.float32]:
         """Return (B, features): outputs of the convolutions, then the vector; or of the user's own network."""
         if self.shape.network is not None:
             from runtime.rl.algos.own_network import numpy_features

@@ -43,7 +43,7 @@ class ActorCritic(Algorithm):
         self.config = config
         self._moments = RunningMoments(shape.obs_space.vector, device) if shape.is_normalised else None
         """Moments of the observation vector."""
-        self._returns = RunningMoments(1, device) if config.normalise_returns else None
+        self.return_moments = RunningMoments(1, device) if config.normalise_returns else None
         """Moments of the discounted returns of the environment copies so far."""
         initial, dtype = torch.Generator().manual_seed(seed), DTYPES[precision]
         self.policy, self.value = self._networks(shape, initial, device, dtype)
@@ -91,15 +91,15 @@ class ActorCritic(Algorithm):
         self.policy.arena.refresh()
         self.value.arena.refresh()
 
-    def _normalised_reward(self, batch: RolloutBatch) -> Tensor:
+    def normalised_reward(self, batch: RolloutBatch) -> Tensor:
         """Return (T, N) rewards divided by the standard deviation of the returns, which includes this batch."""
-        if self._returns is None:
+        if self.return_moments is None:
             return batch.reward
         assert batch.discounted is not None  # noqa: S101  (the layout of such a run has the column)
         (discounted,) = without_padding(batch.absent, batch.discounted.flatten())
-        self._returns.update(discounted.unsqueeze(1), self.mean, self.ranks)
+        self.return_moments.update(discounted.unsqueeze(1), self.mean, self.ranks)
         # Not shifted: subtracting a mean would change which policy is best, since episodes differ in length.
-        return (batch.reward * self._returns.scale).clamp_(-REWARD_BOUND, REWARD_BOUND)
+        return (batch.reward * self.return_moments.scale).clamp_(-REWARD_BOUND, REWARD_BOUND)
 
     def _count_observations(self, batch: RolloutBatch) -> None:
         """Merge a batch's observations into the moments.
@@ -122,7 +122,7 @@ class ActorCritic(Algorithm):
     def tensors(self) -> dict[str, Tensor]:
         """Return every tensor that an update changes."""
         networks = {"policy": self.policy.arena.flat, "value": self.value.arena.flat}
-        running = {"obs_moments": self._moments, "return_moments": self._returns}
+        running = {"obs_moments": self._moments, "return_moments": self.return_moments}
         moments = {name: part.state for name, part in running.items() if part is not None}
         return {**networks, **moments, **optimiser_tensors(self._optimisers)}
 

@@ -66,7 +66,7 @@ class Impala(ActorCritic):
     def update(self, batch: RolloutBatch) -> ImpalaStats:
         """Do one gradient step on a batch, or ``epochs`` of them."""
         anneal(self._optimisers.values(), self.updates, self.config.anneal_updates)
-        reward = self._normalised_reward(batch)
+        reward = self.normalised_reward(batch)
         experience = (batch.obs, batch.action, batch.log_prob, reward, batch.next_obs, batch.ended)
         # No returns so far: the rewards are already scaled by them.
         columns = (*experience, batch.state, None, batch.absent)

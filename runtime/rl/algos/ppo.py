@@ -76,7 +76,7 @@ class PPO(ActorCritic):
         """Train on a batch in ``epochs`` passes over shuffled minibatches."""
         config = self.config
         anneal(self._optimisers.values(), self.updates, config.anneal_updates)
-        columns, size = self._minibatch_columns(batch)
+        columns, size = self.minibatch_columns(batch)
         run_epoch, count, device = self._steps.of(columns, size), len(columns[0]), batch.obs.device
 
         epochs: list[Tensor] = []
@@ -92,7 +92,7 @@ class PPO(ActorCritic):
         self.updates += 1
         return PPOStats.of(torch.stack(epochs).mean(dim=0))
 
-    def _minibatch_columns(self, batch: RolloutBatch) -> tuple[tuple[Tensor, ...], int]:
+    def minibatch_columns(self, batch: RolloutBatch) -> tuple[tuple[Tensor, ...], int]:
         """Return the columns from whose rows minibatches are drawn, as ``_step`` takes them, and the number of
         rows.
         """
@@ -103,7 +103,7 @@ class PPO(ActorCritic):
 
     def _targets_of(self, batch: RolloutBatch) -> tuple[Tensor, Tensor]:
         """Return advantages and value targets, each (T N,)."""
-        columns = (batch.obs, batch.next_obs, self._normalised_reward(batch), batch.ended)
+        columns = (batch.obs, batch.next_obs, self.normalised_reward(batch), batch.ended)
         # A second pass of all rows through the network is not worth it for a large batch: waiting for the device
         # once is cheaper.
         is_large = batch.reward.numel() > MOST_ROWS_EVALUATED_TWICE

@@ -186,12 +186,12 @@ class RecurrentActorCritic(ActorCritic):
         assert batch.state is not None  # noqa: S101  (the layout of such a run has the column)
         return starting_states(batch.state, self.policy.memory.state_size)
 
-    def _values(self, states: Tensor) -> Tensor:
+    def values(self, states: Tensor) -> Tensor:
         """(B,) values of states (B, state_size) after an observation."""
         return self.value.head(states[:, : self.policy.memory.size]).squeeze(1)
 
     @torch.no_grad()
-    def _next_values(
+    def next_values(
         self, values: Tensor, states: Tensor, next_obs: Tensor, ended: Tensor, *, is_captured: bool
     ) -> Tensor:
         """(T, N) values of what followed each step, before any reset; arbitrary after a termination.
@@ -205,22 +205,22 @@ class RecurrentActorCritic(ActorCritic):
         is_computed_again[-1].fill_(True)
         if is_captured:
             again = self.policy.follow(next_obs.flatten(0, 1), states.flatten(0, 1))
-            return torch.where(is_computed_again, self._values(again).view_as(values), following)
+            return torch.where(is_computed_again, self.values(again).view_as(values), following)
         # The memory advances over the observation after the step, which is not part of any segment.
         again = self.policy.follow(next_obs[is_computed_again], states[is_computed_again])
-        following[is_computed_again] = self._values(again)
+        following[is_computed_again] = self.values(again)
         return following
 
 
 class RecurrentPPO(RecurrentActorCritic, PPO):
     """Proximal policy optimisation of a policy with memory."""
 
-    def _minibatch_columns(self, batch: RolloutBatch) -> tuple[tuple[Tensor, ...], int]:
+    def minibatch_columns(self, batch: RolloutBatch) -> tuple[tuple[Tensor, ...], int]:
         """Return segment columns (N, T, …) with the states at their starts, and the number of segments per
         minibatch.
         """
         state = self._starting_states(batch)
-        observed = (batch.obs, batch.next_obs, self._normalised_reward(batch), batch.ended, state)
+        observed = (batch.obs, batch.next_obs, self.normalised_reward(batch), batch.ended, state)
         advantage, target = self._targets_with_memory(*observed)
         columns: tuple[Tensor, ...] = (batch.obs, batch.action, batch.log_prob, advantage, target, batch.ended)
         if batch.absent is not None:
@@ -235,9 +235,9 @@ class RecurrentPPO(RecurrentActorCritic, PPO):
         """Return advantages and value targets, each (T, N)."""
         self._refresh()
         states = self.policy.unroll(obs, ended, state)
-        value = self._values(states.flatten(0, 1)).view_as(reward)
+        value = self.values(states.flatten(0, 1)).view_as(reward)
         # Not captured, even on a GPU: one pass over the batch, compared with `epochs` captured ones.
-        next_value = self._next_values(value, states, next_obs, ended, is_captured=False)
+        next_value = self.next_values(value, states, next_obs, ended, is_captured=False)
         advantage = generalised_advantage(
             reward, value, next_value, ended, self.config.gamma, self.config.gae_lambda
         )
@@ -256,7 +256,7 @@ class RecurrentPPO(RecurrentActorCritic, PPO):
         states = self.policy.unroll(obs, ended, state).flatten(0, 1)
         log_prob, entropy = self.policy.judge(self.policy.head(states), action.flatten(0, 1))
         log_prob_old, advantage, target = (part.flatten() for part in (log_prob_old, advantage, target))
-        value = self._values(states)
+        value = self.values(states)
         # Only the memory reads padding.
         log_prob, entropy, log_prob_old, advantage, target, value = without_padding(
             absent[0] if absent else None, log_prob, entropy, log_prob_old, advantage, target, value
@@ -283,9 +283,9 @@ class RecurrentImpala(RecurrentActorCritic, Impala):
         self._refresh()
         states = self.policy.unroll(batch.obs, batch.ended, self._starting_states(batch))
         rows = states.flatten(0, 1)
-        values = self._values(rows)
+        values = self.values(rows)
         value = values.detach().view_as(batch.reward)
-        next_value = self._next_values(value, states, batch.next_obs, batch.ended, is_captured=is_captured)
+        next_value = self.next_values(value, states, batch.next_obs, batch.ended, is_captured=is_captured)
         log_prob, entropy = self.policy.judge(self.policy.head(rows), batch.action.flatten(0, 1))
         ratio = (log_prob.detach() - batch.log_prob.flatten()).exp()
         reward, ratios = config.reward_scale * batch.reward, ratio.view_as(batch.reward)

@@ -32,11 +32,11 @@ class GymVectorEnv:
     ) -> None:
         """Make the copies. ValueError for an unknown id, a wrong option, or a space that no network can take."""
         self.num_envs, self._name = num_envs, name
-        self._envs: list[gymnasium.Env[Any, Any]] = []
+        self.envs: list[gymnasium.Env[Any, Any]] = []
         try:
-            self._envs += (make_env(name, options, known_names) for _ in range(num_envs))
-            first = self._envs[0]
-            for number, env in enumerate(self._envs):
+            self.envs += (make_env(name, options, known_names) for _ in range(num_envs))
+            first = self.envs[0]
+            for number, env in enumerate(self.envs):
                 check_alike(name, number, env, first)
             self._rows = RowReader(first.observation_space, name, is_exact=has_exact_bounds(first, options))
             self.action_space, self._act = actions(first.action_space, name)
@@ -59,7 +59,7 @@ class GymVectorEnv:
 
     def _begin(self, number: int, seed: int | None = None) -> Any:
         """Reset a copy and return its observation."""
-        return reset_values(self._envs[number].reset(seed=seed), self._name, self._whose[number])
+        return reset_values(self.envs[number].reset(seed=seed), self._name, self._whose[number])
 
     def step(self, action: NDArray[Any]) -> StepResult:
         """Advance every copy by one step, and reset those that ended.
@@ -76,7 +76,7 @@ class GymVectorEnv:
         lost: set[int] = set()
         infos: dict[int, Mapping[str, Any]] = {}
         name, whose = self._name, self._whose
-        for number, env in enumerate(self._envs):
+        for number, env in enumerate(self.envs):
             result = env.step(self._act(action[number]))
             obs, gain, terminal, cut, info = step_values(result, name, whose[number])
             observations.append(obs)
@@ -108,8 +108,8 @@ class GymVectorEnv:
 
     def close(self) -> None:
         """Close every copy."""
-        close_all(self._envs, self._name)
-        self._envs = []
+        close_all(self.envs, self._name)
+        self.envs = []
 
     def render(self) -> NDArray[np.uint8] | None:
         """Return the picture (height, width, 3) of the first copy; None where it was made without one.
@@ -117,7 +117,7 @@ class GymVectorEnv:
         ValueError if that needs a package that is not installed.
         """
         try:
-            picture = self._envs[0].render()
+            picture = self.envs[0].render()
         except gymnasium.error.DependencyNotInstalled as error:
             raise ValueError(f"its pictures need a package that is not installed: {error}") from error
         return np.asarray(picture, dtype=np.uint8) if isinstance(picture, np.ndarray) else None

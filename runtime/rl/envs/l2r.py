@@ -94,11 +94,11 @@ class L2RVectorEnv:
         self._driven: list[Picture] = []
         """Pictures behind the latest step, before cars that ended were put elsewhere."""
         cameras = {picture.name: picture.parameters for picture in options.pictures}
-        self._drives = [
+        self.drives = [
             SimulatorSession(spec, level, receiver=self._receiver, cameras=cameras, bounds=options.bounds)
             for _ in range(num_envs)
         ]
-        self._leave = control_socket.serve_sessions(self._drives)
+        self._leave = control_socket.serve_sessions(self.drives)
         self._pool = ThreadPoolExecutor(num_envs, thread_name_prefix="l2r-begin") if num_envs > 1 else None
         self._lost = np.zeros(num_envs, dtype=np.bool_)
         self._rate = (time.monotonic(), 0)
@@ -136,12 +136,12 @@ class L2RVectorEnv:
 
     def drive_on(self, steering: Floats, pedal: Floats, seconds: float) -> None:
         """Send the actions, wait for the poses that follow."""
-        for row, drive in enumerate(self._drives):
+        for row, drive in enumerate(self.drives):
             try:
                 drive.act(float(steering[row]), float(pedal[row]))
             except LostError:
                 self._lost[row] = True
-        for row, drive in enumerate(self._drives):
+        for row, drive in enumerate(self.drives):
             if self._lost[row]:
                 continue
             try:
@@ -156,18 +156,18 @@ class L2RVectorEnv:
         self._leave()
         if self._pool is not None:
             self._pool.shutdown()
-        for drive in self._drives:
+        for drive in self.drives:
             drive.close()
         self._receiver.close()
 
     def report(self) -> dict[str, Any]:
         """State, restarts, poses a second and newest error of the simulators."""
-        now, count = time.monotonic(), sum(drive.poses for drive in self._drives)
+        now, count = time.monotonic(), sum(drive.poses for drive in self.drives)
         then, before = self._rate
         if now > then:
             self._fps = (count - before) / (now - then)
         self._rate = (now, count)
-        return {**simulator_metrics(self._drives), "simulator_fps": self._fps}
+        return {**simulator_metrics(self.drives), "simulator_fps": self._fps}
 
     def measure(self) -> None:
         """Fill the summaries' metrics with those of Learn-to-Race, from the next reset on."""
@@ -175,7 +175,7 @@ class L2RVectorEnv:
 
     def heed(self, is_stopping: Callable[[], bool]) -> None:
         """Ask this while a simulator starts."""
-        for drive in self._drives:
+        for drive in self.drives:
             drive.is_stopping = is_stopping
 
     def _put(self, rows: NDArray[np.intp]) -> None:
@@ -185,11 +185,11 @@ class L2RVectorEnv:
             state = self._state
             place = float(state.x[row]), float(state.y[row]), math.degrees(float(state.yaw[row])) - 90.0
             while True:
-                self._set_state(row, self._drives[row].begin(place), 0.0, 0.0)
+                self._set_state(row, self.drives[row].begin(place), 0.0, 0.0)
                 with contextlib.suppress(
                     LostError
                 ):  # then `begin` starts another, or says that the budget is spent
-                    return self._pictures.take(row, self._drives[row].images())
+                    return self._pictures.take(row, self.drives[row].images())
 
         if self._pool is not None and len(rows) > 1:  # starting takes seconds, so they start together
             for done in [self._pool.submit(begin, int(row)) for row in rows]:

@@ -78,10 +78,10 @@ class L2REnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         self._next_segment = 0
         self._receiver = Receiver()
         level = checked.level_name(self._map)
-        self._drive = SimulatorSession(
+        self.drive = SimulatorSession(
             checked.spec, level, receiver=self._receiver, cameras=self._cameras, bounds=checked.bounds
         )
-        self._leave = control_socket.serve_sessions([self._drive])
+        self._leave = control_socket.serve_sessions([self.drive])
         self._last: Observation | None = None
         self._pose: Pose | None = None
         spaces: dict[str, gymnasium.Space[Any]] = {
@@ -98,7 +98,7 @@ class L2REnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         super().reset(seed=seed, options=options)
         self.episodes += 1
         while True:
-            pose = self._drive.begin(self._start_pose())
+            pose = self.drive.begin(self._start_pose())
             try:
                 self._last = self._observe(pose)
             except LostError:
@@ -112,8 +112,8 @@ class L2REnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         if self._last is None:
             raise gymnasium.error.ResetNeeded("reset comes before the first step")
         try:
-            self._drive.act(float(action[0]), float(action[1]))
-            pose = self._drive.observe()
+            self.drive.act(float(action[0]), float(action[1]))
+            pose = self.drive.observe()
             self._last = self._observe(pose)
         # The transition is not the policy's doing: truncated without reward, and marked for the learner.
         except LostError as error:
@@ -132,13 +132,13 @@ class L2REnv(gymnasium.Env[Observation, NDArray[np.float32]]):
             "respawns": self.respawns,
             "pose_age_seconds": self._pose.age_seconds() if self._pose is not None else None,
             "pose_sequence": self._pose.sequence if self._pose is not None else 0,
-            **simulator_metrics([self._drive]),
+            **simulator_metrics([self.drive]),
         }
 
     def close(self) -> None:
         """End the simulator."""
         self._leave()
-        self._drive.close()
+        self.drive.close()
         self._receiver.close()
 
     def _start_pose(self) -> tuple[float, float, float] | None:
@@ -160,7 +160,7 @@ class L2REnv(gymnasium.Env[Observation, NDArray[np.float32]]):
         # The last bits of the steering carry the action's number, which a pose echoes; a policy must not see it.
         values[protocol.STEERING] = untagged(float(values[protocol.STEERING]))
         obs = {"pose": np.clip(values, -POSE_BOUND, POSE_BOUND).astype(np.float32)}
-        for name, frame in self._drive.images().items():
+        for name, frame in self.drive.images().items():
             shape = self.observation_space[name].shape  # type: ignore[index]  # see above
             if frame.image.shape != shape:
                 raise LostError(f"{name} sends images of {frame.image.shape}, not {shape}")

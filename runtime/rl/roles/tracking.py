@@ -115,7 +115,7 @@ def run(folder: Path, context: Context) -> int:
         with contextlib.suppress(OSError):
             log.write(f"{time.strftime('%H:%M:%S')} {sentence}\n")
 
-    sender = _Sender(tracker, folder, context, say)
+    sender = TrackerSender(tracker, folder, context, say)
     while (ending := _ending(_POLL_SECONDS)) is None:
         sender.send()
     return sender.close(is_done=ending == _DONE)
@@ -128,7 +128,7 @@ def _ending(seconds: float) -> bytes | None:
     return os.read(0, 64)
 
 
-class _Sender:
+class TrackerSender:
     """Sends new records; after a failure it waits and sends them again."""
 
     def __init__(self, tracker: str, folder: Path, context: Context, say: Callable[[str], None]) -> None:

@@ -63,7 +63,7 @@ class SimulatorSupervisor:
             first_seconds=spec.backoff_seconds,
             longest_seconds=spec.longest_backoff_seconds,
         )
-        self._handle: SimulatorHandle | None = None
+        self.handle: SimulatorHandle | None = None
         self._state = State.STOPPED
         self._failure: Failure | None = None
         self._ready_since = 0.0
@@ -113,7 +113,7 @@ class SimulatorSupervisor:
 
         Waits up to ``news_seconds`` for the cause: a connection breaks before the end of its process is reported.
         """
-        handle, until = self._handle, time.monotonic() + news_seconds
+        handle, until = self.handle, time.monotonic() + news_seconds
         end = self._failure or (handle.ended() if handle is not None else None)
         while end is None and handle is not None and time.monotonic() < until:
             time.sleep(POLL_SECONDS)
@@ -148,12 +148,12 @@ class SimulatorSupervisor:
 
     def tail(self, lines: int = 20) -> list[str]:
         """Return the last lines of its output."""
-        return self._handle.tail(lines) if self._handle is not None else []
+        return self.handle.tail(lines) if self.handle is not None else []
 
     def _running(self) -> SimulatorHandle:
-        if self._handle is None:
+        if self.handle is None:
             raise LostError("the simulator is not running")
-        return self._handle
+        return self.handle
 
     def _failed(self, failure: Failure, is_wanted: Callable[[], bool]) -> None:
         """Wait for the back-off of the budget. Raises BudgetError, StartError."""
@@ -170,12 +170,12 @@ class SimulatorSupervisor:
     def _try_start(self, is_wanted: Callable[[], bool]) -> Failure | None:
         self._state, self._failure = State.STARTING, None
         try:
-            self._handle = self._start(self.spec)
+            self.handle = self._start(self.spec)
         except (StartError, OSError) as error:  # an invalid spec is raised: another attempt cannot help
             self._state = State.LOST
             return Failure(Cause.CANNOT_START, str(error))
         try:
-            failure = self._await_ready(self._handle, is_wanted)
+            failure = self._await_ready(self.handle, is_wanted)
         except BaseException:
             self._end()
             raise
@@ -185,7 +185,7 @@ class SimulatorSupervisor:
             return failure
         self._state, self._ready_since = State.READY, time.monotonic()
         self._unwatch = threading.Event()
-        arguments = (self._handle, self._unwatch)
+        arguments = (self.handle, self._unwatch)
         self._watch = threading.Thread(target=self._watch_process, args=arguments, name="l2r-watch", daemon=True)
         self._watch.start()
         return None
@@ -253,7 +253,7 @@ class SimulatorSupervisor:
     def _end(self) -> None:
         """End the current process and its watch."""
         self._unwatch.set()
-        handle, self._handle = self._handle, None
+        handle, self.handle = self.handle, None
         if handle is not None:
             # A process that hangs does not handle SIGTERM, so a grace would only delay the restart.
             hung = self._failure is not None and self._failure.cause is Cause.HUNG

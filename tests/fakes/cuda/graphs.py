@@ -45,7 +45,7 @@ class CUDAGraph:
 
     def replay(self) -> None:
         """Repeat the calls on the current stream."""
-        with torch._C._AutoDispatchBelowAutograd(), torch.no_grad():
+        with kernels.below_autograd(), torch.no_grad():
             for node in self.nodes:
                 node.replay()
 

@@ -83,13 +83,13 @@ class Call:
         # Numbers passed for tensors have become Python numbers.
         self.args = tuple(
             torch.tensor(value) if isinstance(value, (int, float)) and str(argument.type) == "Tensor" else value
-            for argument, value in zip(op._schema.arguments, args, strict=False)
+            for argument, value in zip(schema_of(op).arguments, args, strict=False)
         )
         self.kwargs = kwargs
         self.tensors = list(tensors_in(*self.args, *kwargs.values()))
         self.read = [tensor for tensor in self.tensors if is_on_device(tensor)]
-        by_name = {argument.name: argument for argument in op._schema.arguments}
-        named = [*zip(op._schema.arguments, self.args, strict=False)] + [
+        by_name = {argument.name: argument for argument in schema_of(op).arguments}
+        named = [*zip(schema_of(op).arguments, self.args, strict=False)] + [
             (by_name[name], value) for name, value in kwargs.items()
         ]
         changed = [pair for pair in named if pair[0].alias_info is not None and pair[0].alias_info.is_write]
@@ -106,7 +106,7 @@ class Call:
     @cached_property
     def is_view(self) -> bool:
         """True if the result is another view of the same memory, which is neither read nor written."""
-        results = self.op._schema.returns
+        results = schema_of(self.op).returns
         return not self.written and any(result.alias_info is not None for result in results)
 
     @cached_property
@@ -202,7 +202,7 @@ class OnHost:
                     host_view(original).copy_(value)
             return original
         for original, host in self.pairs:
-            if value.untyped_storage()._cdata == host.untyped_storage()._cdata:
+            if storage_of(value) == storage_of(host):
                 return _simulated.device_view(original, value)
         made = _simulated.empty_device(list(value.shape), list(value.stride()), value.dtype, self.call.device)
         if is_computed and value.numel():
@@ -210,9 +210,24 @@ class OnHost:
         return made
 
 
+def schema_of(op: Any) -> Any:
+    """Return the declared arguments and results of an operation."""
+    return op._schema
+
+
+def storage_of(tensor: Tensor) -> int:
+    """Return the address of the object that owns a tensor's memory."""
+    return tensor.untyped_storage()._cdata  # type: ignore[no-any-return]
+
+
+def below_autograd() -> Any:
+    """Return a context in which operations go to the kernels of a device."""
+    return torch._C._AutoDispatchBelowAutograd()
+
+
 def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Kernel of every operation without a separate one below."""
-    with torch._C._AutoDispatchBelowAutograd():
+    with below_autograd():
         return launched(Call(op, args, kwargs))
 
 
@@ -310,7 +325,7 @@ def empty_strided(size: list[int], stride: Any, *, dtype: Any = None, device: An
 
 def copy_(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     """Kernel of `aten::copy_`, on this device and between it and the host."""
-    with torch._C._AutoDispatchBelowAutograd():
+    with below_autograd():
         if is_on_device(target) and source.device == target.device:
             result: Tensor = launched(Call(torch.ops.aten.copy_.default, (target, source, non_blocking), {}))
             return result

@@ -45,7 +45,7 @@ def typed(tmp_path, monkeypatch, capsys):
     """Type a command in a folder; return its exit code, output and messages."""
     start = time.time()
     backend = FakeBackend(lambda: start + (time.time() - start) * SPEED, owner=ME, is_empty=True)
-    backend._populate(DemoCluster(nodes=NODES))
+    backend.populate(DemoCluster(nodes=NODES))
     monkeypatch.setattr(session, "make_backend", lambda *_, **__: backend)
     monkeypatch.chdir(tmp_path)
     for name, value in (("HOME", tmp_path), ("XDG_STATE_HOME", tmp_path / "state"), ("USER", ME), ("LOGNAME", ME)):

@@ -88,12 +88,12 @@ def test_words_choose_and_all_of_them_hold(words, names, capsys):
 
 
 def test_a_pod_that_does_not_fit_its_place_is_named_with_a_sentence(capsys, monkeypatch):
-    whole = demo_cluster._foreign_pod
+    whole = demo_cluster.foreign_pod
 
     def astray(*args):
         return replace(whole(*args), flags=("names device 3, its plan says 0",))
 
-    monkeypatch.setattr(demo_cluster, "_foreign_pod", astray)
+    monkeypatch.setattr(demo_cluster, "foreign_pod", astray)
     sentence = "render-farm-0 names device 3, its plan says 0"
     for words in (("pods", "render-farm-0"), ("slots", "--state", "busy", "--owner", "u31")):
         assert entry.main([*words, "-o", "json"]) == 0
@@ -154,9 +154,9 @@ def test_a_destroy_in_which_nothing_changes_says_for_how_long(capsys, monkeypatc
 
 
 def test_mismatches_are_summed_up_above_ten(capsys, monkeypatch):
-    whole = demo_cluster._foreign_pod
+    whole = demo_cluster.foreign_pod
     flags = tuple(f"holds more of device {number}" for number in range(25, 0, -1))
-    monkeypatch.setattr(demo_cluster, "_foreign_pod", lambda *args: replace(whole(*args), flags=flags))
+    monkeypatch.setattr(demo_cluster, "foreign_pod", lambda *args: replace(whole(*args), flags=flags))
     assert entry.main(["pods", "render-farm-0"]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert [line.rpartition(" ")[2] for line in lines[:10]] == [f"{number}." for number in range(1, 11)]

@@ -224,11 +224,11 @@ def test_describe_takes_a_kind_before_the_name(words, rest):
 
 
 def test_no_word_of_other_tools_hides_a_verb_and_each_leads_to_one():
-    assert not {*other_words._ADVICE, *other_words._SAME, *other_words._LISTS} & set(VERBS)
-    for word in other_words._ADVICE:
+    assert not {*other_words.ADVICE, *other_words.SAME, *other_words.LISTS} & set(VERBS)
+    for word in other_words.ADVICE:
         hint = advice(word, [])
         assert any(f"`l2rtui {name}" in hint for name in (*VERBS, "--context")), hint
-    for meant in (*other_words._SAME.values(), *other_words._LISTS.values(), *KINDS.values()):
+    for meant in (*other_words.SAME.values(), *other_words.LISTS.values(), *KINDS.values()):
         assert not meant or meant.split()[0] in (*VERBS, "--version")
 
 

@@ -337,6 +337,22 @@ def test_a_device_that_a_pod_may_use_is_unknown_and_names_it():
         assert ledger.of_gpu("n", gpu)[-1].pod == "p"
 
 
+def test_a_pod_that_may_use_as_many_gpus_as_there_are_is_not_said_to_use_them_all():
+    surely = build_ledger([node()], [holder("p", DeviceUsage(None, count=8), is_bound=True)])
+    assert states(surely) == states(surely, gpu=1) == "BBBB"
+    maybe = build_ledger([node()], [holder("p", DeviceUsage(None, count=8, is_unsure=True), is_bound=True)])
+    assert states(maybe) == states(maybe, gpu=1) == "????"
+
+
+def test_the_reservation_of_a_slot_is_named_to_others_alone():
+    mine, theirs = SlotReservation(0, 0, "me", 2e9, is_mine=True), SlotReservation(0, 1, "anna", 2e9)
+    ledger = build_ledger([replace(node(gpus=1), reservations=(mine, theirs))], [])
+    own, other, free, _ = ledger.of_gpu("n", 0)
+    assert (own.use, free.use) == ("free", "free")
+    assert other.use == theirs.text
+    assert "anna" in other.use
+
+
 def test_pods_on_unknown_gpus_are_said_with_the_units_that_the_plugin_counts():
     whole = Count(Resource("nvidia.com/gpu", 8, 8), 3)
     shares = Count(Resource("nvidia.com/gpu.shared", 16, 16, is_share=True), 2)

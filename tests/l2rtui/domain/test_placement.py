@@ -259,6 +259,8 @@ def test_any_text_is_pins_or_a_value_error(text):
         ("3,1,3", (3, 1)),
         (" 2 , 4 ", (2, 4)),
         ("7-7", (7,)),
+        ("5000-5002", (5000, 5001, 5002)),
+        ("9000-13096", tuple(range(9000, 13097))),
     ],
 )
 def test_seeds_are_read(text, seeds):
@@ -267,7 +269,22 @@ def test_seeds_are_read(text, seeds):
 
 @pytest.mark.parametrize(
     "text",
-    ["", ",", "a", "-1", "1-", "3-1", "1;2", "1.5", "0-5000", "\u0663", "1 2", "9" * 5000, "2147483647-2147483648"],
+    [
+        "",
+        ",",
+        "a",
+        "-1",
+        "1-",
+        "3-1",
+        "1;2",
+        "1.5",
+        "0-5000",
+        "9000-13097",
+        "\u0663",
+        "1 2",
+        "9" * 5000,
+        "2147483647-2147483648",
+    ],
 )
 def test_seeds_that_are_none_are_refused(text):
     with pytest.raises(ValueError, match=r"is not a seed|is not a range|limit"):

@@ -164,7 +164,7 @@ async def test_a_dry_run_changes_nothing_and_a_refusal_names_the_object(of, serv
 
 
 def test_every_image_of_the_files_has_a_tag_or_a_digest():
-    names = [name for _, manifest in addons.read_addons() for name in addons._images(manifest)]
+    names = [name for _, manifest in addons.read_addons() for name in addons.images_of(manifest)]
     assert len(names) >= 8
     assert all(addons.parse_image(name).tag for name in names)
 

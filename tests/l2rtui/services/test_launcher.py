@@ -208,6 +208,29 @@ async def test_scale_up_and_down(backend):
     backend.advance(5)
     down = await launcher.scale(backend, "r", "w", 1)
     assert down.removed == ("r-w-5", "r-w-4", "r-w-3", "r-w-2", "r-w-1")
+    scales = [entry for entry in journal.entries() if entry["verb"] == "scale"]
+    assert [(entry["target"], entry["outcome"], entry["replicas"]) for entry in scales] == [
+        ("r/w", "asked", 6), ("r/w", "asked", 1),
+    ]  # fmt: skip
+
+
+async def test_slots_in_use_are_taken_by_those_alone_who_ask_for_them(backend):
+    prepared = await launcher.prepare_runs(backend, [wish(workers=17).spec])
+    assert prepared.plan.overcommitted == ()
+    assert refusals(prepared.findings)
+
+
+async def test_workers_of_a_backend_without_a_device_plugin_have_a_pod_each(backend):
+    part = SetSpec(
+        "w", Role.WORKER, ("true",), replicas=4, workers_per_pod=2, pod=PodSettings(binding=Binding.DEVICE_PLUGIN)
+    )
+    spec = RunSpec(Kind.LEARNER_WORKERS, "r", "r", (SetSpec("learner", Role.LEARNER, ("true",)), part))
+    assert part.workers_in_pod == 2
+    plan = (await launcher.prepare_runs(backend, [spec])).plan
+    assert sorted(pod.name for pod in plan.runs[0].pods) == [
+        "r-learner-0",
+        *(f"r-w-{number}" for number in range(4)),
+    ]
 
 
 async def test_scale_goes_to_nodes_with_the_labels_of_the_set_alone(backend):

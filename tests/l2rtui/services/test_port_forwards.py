@@ -59,7 +59,7 @@ async def test_a_port_that_cannot_be_used_is_not_listed():
 
 
 async def test_an_entry_of_a_dead_process_is_forgotten_and_a_damaged_one_does_no_harm(tmp_path):
-    folder = port_forwards._folder()
+    folder = port_forwards.forwards_folder()
     folder.mkdir(parents=True)
     (folder / "1-dead.json").write_text("{}")
     assert await open_forwards() == ()
@@ -67,8 +67,8 @@ async def test_an_entry_of_a_dead_process_is_forgotten_and_a_damaged_one_does_no
 
 
 async def test_without_a_place_to_write_a_port_is_carried_all_the_same(tmp_path):
-    port_forwards._folder().parent.mkdir(parents=True)
-    port_forwards._folder().write_text("a file in its place")
+    port_forwards.forwards_folder().parent.mkdir(parents=True)
+    port_forwards.forwards_folder().write_text("a file in its place")
     async with aclosing(carry(Inspector("listens"), "x", POD, 1, 2)) as sentences:
         assert await anext(sentences) == "listens"
         assert await open_forwards() == ()

@@ -35,6 +35,8 @@ from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec, with_seeds
 from l2rtui.ui.app import L2RApp
 from l2rtui.ui.saved_files import screen_strips
 from l2rtui.ui.widgets.prompt_input import PromptInput
+from tests.l2rtui.ui import textual_inside
+from tests.l2rtui.ui.textual_inside import compositor
 
 DEADLINE_SECONDS = 60.0
 
@@ -74,7 +76,7 @@ class Desk:
         await self.until(condition)
 
     def says(self) -> list[str]:
-        return [notification.message for notification in self.app._notifications]
+        return [notification.message for notification in textual_inside.notifications(self.app)]
 
     @property
     def field(self) -> PromptInput:
@@ -84,11 +86,11 @@ class Desk:
     @property
     def fault(self) -> Exception | None:
         """The exception that ends the app."""
-        return self.app._exception
+        return textual_inside.fault(self.app)
 
     @property
     def has_left(self) -> bool:
-        return self.app._exit
+        return textual_inside.has_left(self.app)
 
     @property
     def top(self) -> str:
@@ -96,7 +98,7 @@ class Desk:
 
     def words(self) -> str:
         """Everything that the terminal shows now."""
-        if self.app.screen._compositor.size != self.app.size:  # new or resized, and not yet laid out
+        if compositor(self.app.screen).size != self.app.size:  # new or resized, and not yet laid out
             return ""
         return "\n".join(strip.text for strip in screen_strips(self.app))
 
@@ -110,7 +112,7 @@ class SmallLab(FakeBackend):
 
     def __init__(self, *, owner: str) -> None:
         super().__init__(owner=owner, is_empty=True)
-        self._populate(_small_contents(owner))
+        self.populate(_small_contents(owner))
 
     def _log_lines(self, pod: PodView, query: LogQuery) -> list[LogLine]:
         count = 0 if pod.started is None or query.previous else 5 + int(self._moved // 5)
@@ -175,11 +177,11 @@ async def _drained(_least: float = 0.0, most: float = 1.0) -> None:
         await asyncio.sleep(0.001)
         screens = app.screen_stack if app.is_running else []
         widgets = [*screens, *(widget for screen in screens[-1:] for widget in screen.walk_children())]
-        is_busy = any(pump.message_queue_size or pump._next_callbacks for pump in (app, *widgets))
+        is_busy = any(textual_inside.is_busy(pump) for pump in (app, *widgets))
         is_busy = is_busy or not all(widget.is_mounted for widget in widgets)
         quiet = 0 if is_busy else quiet + 1
         if quiet == 1 and screens:
-            app.screen._on_timer_update()  # the frame that is due, which may bring messages
+            textual_inside.draw_due_frame(app.screen)  # the frame that is due, which may bring messages
 
 
 def _no_frame(compositor: Compositor, *, full: bool = False, **options: Any) -> RenderableType | None:
@@ -193,7 +195,8 @@ _render_update = Compositor.render_update
 def _paint(app: App[Any]) -> None:
     """Render the frame that is due, as the tests of this app do at each state that they wait for."""
     if app.is_running:
-        app._display(app.screen, _render_update(app.screen._compositor, screen_stack=app._background_screens))
+        screens = textual_inside.background_screens(app)
+        app._display(app.screen, _render_update(compositor(app.screen), screen_stack=screens))
 
 
 @asynccontextmanager
@@ -222,11 +225,16 @@ async def _desk(
     with frames:
         async with app.run_test(size=size, notifications=has_toasts) as pilot:
             one = Desk(app, pilot, backend)
-            await one.until(lambda: app.screen is app.cluster and "l2rtui" in one.words(), "the home screen")
-            await one.until(lambda: app.cluster.health.is_connected, "the first snapshot")
-            if ready:
-                await one.until(lambda: len(app.cluster.panes.log_pane.ring), "the first log lines")
-            await _drained()
+            # One condition, so one frame: drawing three took a fifth of the start.
+            await one.until(
+                lambda: (
+                    app.screen is app.cluster
+                    and app.cluster.panes.body.display
+                    and app.cluster.health.is_connected
+                    and (not ready or len(app.cluster.panes.log_pane.ring))
+                ),
+                "the home screen with its first data" + " and log lines" * ready,
+            )
             yield one
             _paint(app)
 

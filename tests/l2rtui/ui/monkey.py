@@ -19,6 +19,7 @@ from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.status import Phase
 from l2rtui.ui.app import L2RApp
 from l2rtui.ui.keys.table import KEYS
+from tests.l2rtui.ui import textual_inside
 
 NOT_PRESSED = ("leave", "command_palette", "shell")
 """They leave the app, open Textual's own screen, or lend the terminal that a test has not got."""
@@ -98,9 +99,9 @@ class Monkey:
         """What broke; empty when nothing did."""
         if self.changes:
             return f"{', '.join(self.changes)} without a yes"
-        if app._exception is not None:
-            return "".join(traceback.format_exception(app._exception))
-        return "it left" if app._exit else ""
+        if (fault := textual_inside.fault(app)) is not None:
+            return "".join(traceback.format_exception(fault))
+        return "it left" if textual_inside.has_left(app) else ""
 
 
 def _character(key: str) -> str | None:

@@ -11,6 +11,7 @@ import pytest
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.config import user_name
+from l2rtui.ui.widgets.virtual_table import VirtualTable
 from runtime.base.object_store import open_store
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints, Mirror
 
@@ -46,8 +47,8 @@ async def test_checkpoints_are_seen_compared_and_fetched_whole(desk, place, tmp_
         await to_place(one, place)
         await one.until(lambda: "10 updates" in one.words() and "20 updates" in one.words())
         assert "dqn-s0" in one.words()
-        table = one.app.screen._table
-        keys = sorted(one.app.screen._artifacts)
+        table = one.app.screen.query_one(VirtualTable)
+        keys = sorted(table.model.rows)
         table.move_to(keys[0])
         await one.press("space")
         await one.until(lambda: table.marked)

@@ -273,7 +273,7 @@ async def test_the_log_follows_the_selection_and_a_pod_that_comes_back(desk):
         await one.until(lambda: {entry.pod for entry in cluster.panes.log_pane.ring} == {pod.name})
         await one.press("2")
         await one.until(
-            lambda: cluster.panes.logs.active.selection.is_merged and len(cluster.panes.log_pane._hues) > 3
+            lambda: cluster.panes.logs.active.selection.is_merged and len(cluster.panes.log_pane.hues) > 3
         )
         one.backend.drop_pod(pod.uid)
         one.backend.put_pod(replace(pod, uid="again", started=one.backend.now()))
@@ -387,7 +387,7 @@ async def test_a_small_terminal_lays_the_slots_out_for_its_width_and_not_for_tha
                 one.cluster.snapshot, grid._columns - 2, level=None, room=grid._room - 2
             ).slots.values()
         ]
-        assert [cell.y for cell in grid._grid.shape.slots.values()] == lines
+        assert [cell.y for cell in grid.slots.values()] == lines
         assert "a100-0" in one.words() or len(set(lines)) < len(one.cluster.snapshot.ledger.slots) / 4
 
 
@@ -398,7 +398,7 @@ async def test_the_letter_of_a_slot_becomes_large_when_its_pod_runs(desk):
         slot = next(iter(pod.slots))
 
         def letter() -> str:
-            cell = grid._grid.shape.slots[slot]
+            cell = grid.slots[slot]
             return grid.render_line(cell.y + 1).text[cell.x + 2]
 
         was = letter()
@@ -482,7 +482,7 @@ async def test_a_node_is_described_and_not_the_run_beside_it(desk):
     async with desk(ready=False) as one:
         await one.press("4", "d")
         await one.until(lambda: one.top == "DetailScreen")
-        text = "\n".join("".join(span.text for span in line) for line in one.app.screen._lines)
+        text = "\n".join("".join(span.text for span in line) for line in one.app.screen.lines)
         node = one.cluster.snapshot.nodes[one.cluster.panes.nodes.cursor_key]
         assert node.name in text
         assert text.count("device") == len(node.gpus)
@@ -494,7 +494,7 @@ async def test_a_description_has_headings_labels_and_events_in_columns(desk):
     async with desk(demo=True) as one:
         await one.press("2", "down", "down", "d")
         await one.until(lambda: one.top == "DetailScreen")
-        lines = one.app.screen._lines
+        lines = one.app.screen.lines
         text = ["".join(span.text for span in line) for line in lines]
         start = text.index("run racing-sac-s1")
         assert lines[start] == (Span("run racing-sac-s1", TextStyle.HEADING),)

@@ -24,7 +24,7 @@ from l2rtui.cli.argument_parser import Parser
 from l2rtui.cli.parser import find_verb, split_verb, verb_parser
 from l2rtui.cli.session import settings_of
 from l2rtui.cli.targets import pods_named, require_only_named, runs_meant
-from l2rtui.cli.verbs.destroy import _scopes
+from l2rtui.cli.verbs.destroy import scopes_of
 from l2rtui.cli.verbs.scale_kill_exec import sets_named
 from l2rtui.config import Settings, user_name
 from l2rtui.domain.ledger import DeviceUsage
@@ -174,7 +174,7 @@ def test_the_line_of_a_destroy_means_the_runs_of_the_dialog(rng: Random) -> None
     for args in commands_in(question.command):
         check_start(args, place, runs[0]) if len({run.context for run in runs}) == 1 else None
         seen = place.seen_by(args.context, args.namespace if len(place.ctx.settings.namespaces) > 1 else None)
-        scopes = _scopes(seen, args.targets, args.seed)
+        scopes = scopes_of(seen, args.targets, args.seed)
         may_go_without_a_question(args, runs_meant(seen, args.targets))
         meant |= {(args.context if place.ctx.backend_or_none else None, run.uid, part) for run, part in scopes}
         assert args.admin or all(run.owner == user_name() for run, _ in scopes)
@@ -247,7 +247,7 @@ def test_the_line_of_a_relaunch_means_the_runs_and_slots_of_the_dialog(rng: Rand
         where = args.context if place.ctx.backend_or_none else None
         seen = place.seen_by(args.context, args.namespace if len(place.ctx.settings.namespaces) > 1 else None)
         if args.verb == "destroy":
-            destroyed |= {(where, run.uid) for run, _ in _scopes(seen, args.targets, args.seed)}
+            destroyed |= {(where, run.uid) for run, _ in scopes_of(seen, args.targets, args.seed)}
         else:
             launched[where, seen.run_named(args.target).uid] = args.on
     assert destroyed == {(run.context or None, place.ctx.as_seen(run).uid) for run in runs}

@@ -227,7 +227,7 @@ async def test_namespaces_of_the_same_context(opened, servers):
 @pytest.mark.slow
 async def test_a_list_to_choose_from(opened, servers):
     async with opened() as one:
-        complete = one.cluster.command_line._complete
+        complete = one.cluster.command_line.complete
         assert complete("ctx pr") == "ctx prod"
         await one.until(lambda: complete("ns ml,ot") == "ns ml,other")
         assert complete("ns zz") == "ns zz"

@@ -154,7 +154,7 @@ async def test_filters_of_the_settings_are_there_and_stay(desk, tmp_path):
 
 
 def test_a_broken_file_of_filters_is_as_none(tmp_path):
-    path = filters._path()
+    path = filters.filters_path()
     path.parent.mkdir(parents=True)
     for text in ("[]", "{", '{"a": 3, "b": "", "c": "pods x", "d": "nowhere x"}'):
         path.write_text(text, "utf-8")

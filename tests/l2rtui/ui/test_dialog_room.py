@@ -113,7 +113,7 @@ async def test_findings_beyond_the_room_are_said_and_reached_by_keys(desk):
         await review_seeds(one, "0-1")
         findings = tuple(Finding(Severity.WARNING, f"set{number}", f"sentence {number}") for number in range(12))
         findings += tuple(Finding(Severity.WARNING, f"set{number}", "equal") for number in range(3))
-        prepared = replace(one.app.screen._prepared, findings=findings)
+        prepared = replace(one.app.screen.prepared, findings=findings)
         one.app.push_screen(ReviewScreen(one.app.ctx, prepared, "l2rtui launch"))
         await one.until(lambda: "more   tab scrolls them" in one.words())
         last = "set0 and 2 more  warning: equal"

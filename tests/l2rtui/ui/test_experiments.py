@@ -14,13 +14,15 @@ from l2rtui.domain.sweeps import trial_of
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from l2rtui.ui.home.selection import Pane
 from l2rtui.ui.text import decimal
+from l2rtui.ui.widgets.charts import ChartView
+from l2rtui.ui.widgets.virtual_table import VirtualTable
 from tests.l2rtui.ui.conftest import SmallLab
 
 DEMO = ["lidar-ppo", "racing-sac"]
 
 
 def rows(one):
-    model = one.app.screen._table.model
+    model = one.app.screen.query_one(VirtualTable).model
     keys = [column.key for column in model.columns]
     return {
         row.key: dict(zip(keys, (cell.text for cell in row.cells), strict=True))
@@ -133,7 +135,7 @@ async def test_a_click_below_the_sum_selects_the_run_that_is_there(desk):
         assert runs.cursor_key == runs.model.displayed[1]
 
 
-def sweep_backend():
+async def sweep_backend():
     """Two trials of two seeds each, without logs."""
     backend = SmallLab(owner=user_name())
     sets = (SetSpec("learner", Role.LEARNER, ("true",)),)
@@ -143,18 +145,17 @@ def sweep_backend():
             RunSpec(Kind.LEARNER_WORKERS, "search", f"search-t{number}-s{seed}", sets, seed=seed, trial=trial)
             for seed in (0, 1)
         )
-        nodes = backend._present().nodes
-        seats = place(specs, backend._present().ledger)
-        plan = plan_launch(specs, seats, nodes, owner=user_name(), uids=[f"uid-{number}-{seed}" for seed in (0, 1)])
-        for run in plan.runs:
-            added = backend._add_run(run, backend.now() - 600.0)
-            for pod in run.pods:
-                backend._add_pod(added, pod, backend.now() - 600.0)
+        snapshot = await backend.snapshot()
+        seats = place(specs, snapshot.ledger)
+        plan = plan_launch(
+            specs, seats, snapshot.nodes, owner=user_name(), uids=[f"uid-{number}-{seed}" for seed in (0, 1)]
+        )
+        backend.put_runs(plan, 600.0)
     return backend
 
 
 async def test_a_sweep_has_a_pane_with_the_values_of_its_trials(desk):
-    async with desk(backend=sweep_backend(), ready=False) as one:
+    async with desk(backend=await sweep_backend(), ready=False) as one:
         await one.press("colon", *"sweep search", "enter")
         await one.until(lambda: one.top == "SweepScreen" and len(rows(one)) == 2, "the trials")
         assert [(key, row["value:train.sac.actor_lr"]) for key, row in rows(one).items()] == [
@@ -171,7 +172,7 @@ async def test_a_sweep_has_a_pane_with_the_values_of_its_trials(desk):
 
 
 async def test_an_experiment_that_is_a_sweep_opens_into_its_trials(desk):
-    async with desk(backend=sweep_backend(), ready=False) as one:
+    async with desk(backend=await sweep_backend(), ready=False) as one:
         await one.press("E")
         await one.until(lambda: one.top == "ExperimentsScreen" and "search" in rows(one), "the experiments")
         await one.press("G", "enter")
@@ -183,7 +184,7 @@ async def test_an_experiment_that_is_a_sweep_opens_into_its_trials(desk):
 async def test_the_pane_fills_the_screen_and_draws_the_curves_of_its_row(desk):
     async with desk(demo=True, size=(80, 24)) as one:
         await open_experiments(one, "down")
-        charts = one.app.screen._charts
+        charts = one.app.screen.query_one(ChartView)
         await one.until(lambda: [group.name for group in charts.groups] == ["racing-sac"], "the curves")
         assert len(charts.groups[0].seeds) == 2
         assert rows(one)["racing-sac"]["trend"].strip()

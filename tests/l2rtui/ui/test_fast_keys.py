@@ -260,7 +260,7 @@ def test_rows_that_were_made_ahead_are_shown_only_while_they_are_true():
 async def test_slots_are_drawn_on_a_narrower_terminal_before_they_hear_of_it(desk, monkeypatch):
     async with desk(size=(160, 45)) as one:
         grid = one.app.cluster.panes.slots
-        grid.move_to(max(grid.snapshot.ledger.slots, key=lambda slot: grid._grid.slots[slot].x))
+        grid.move_to(max(grid.snapshot.ledger.slots, key=lambda slot: grid.slots[slot].x))
         # As Textual has it for a moment when a screen comes up again.
         monkeypatch.setattr(type(grid), "size", Size(60, grid.size.height))
         lines = [grid.render_line(y) for y in range(grid.size.height)]

@@ -12,6 +12,8 @@ from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from l2rtui.services.history.launch_facts import spec_text
 from l2rtui.services.history.store import HistoryStore, history_path
 from l2rtui.ui.overviews import history
+from l2rtui.ui.widgets.charts import ChartView
+from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 
 def record(seed, *, state=RunOutcome.DONE, best=1.0, root=""):
@@ -45,7 +47,7 @@ def past():
 
 
 def runs(one):
-    model = one.app.screen._table.model
+    model = one.app.screen.query_one(VirtualTable).model
     return [model.rows[key].cells[0].text for key in model.displayed]
 
 
@@ -158,7 +160,7 @@ async def test_the_curve_of_a_past_run_is_drawn_and_its_trend_shown(desk):
         store.put([replace(old, ending=replace(old.ending, curve=columns)), record(2)])
     async with desk() as one:
         await open_history(one, "H")
-        charts = one.app.screen._charts
+        charts = one.app.screen.query_one(ChartView)
         await one.press("down")
         await one.until(lambda: [group.name for group in charts.groups] == ["past-s1"], "the curve")
         assert charts.groups[0].seeds[0].curve.newest("return") == 39.0
@@ -169,9 +171,9 @@ async def test_the_curve_of_a_past_run_is_drawn_and_its_trend_shown(desk):
 
 
 def test_a_log_of_the_history_that_is_removed_between_two_looks_is_no_error(monkeypatch, past):
-    before = history._file_state()
+    before = history.file_state()
     monkeypatch.setattr(Path, "exists", lambda _: True)
     history_path().with_name("runs.db-wal").unlink(missing_ok=True)
     history_path().unlink()
     assert before
-    assert history._file_state() == []
+    assert history.file_state() == []

@@ -109,7 +109,7 @@ class Hand:
         panes.runs.action_cell(-9)
         panes.runs.move_to(cluster.snapshot.run_named(MY_RUN).uid)
         log, controller = self.log, panes.logs.controllers[0]
-        if log.is_wrapping or log.has_times or log._pan or not log.is_following:
+        if log.is_wrapping or log.has_times or log.pan or not log.is_following:
             await one.press("5", *["w"] * log.is_wrapping, *["t"] * log.has_times, "h", "G")
         if controller.since or controller.is_previous:
             controller.since, controller.is_previous = 0, False
@@ -278,13 +278,13 @@ def effects_in_the_log(hand: Hand) -> dict[str, tuple[list[str], Callable[[], ob
         "log.close": (["vertical_line"], lambda: len(panes.logs.controllers) == 1),
         "log.next": ([*search, "n"], lambda: log.log_search.line == 1),
         "log.last": ([*search, "n", "n"], lambda: log.log_search.line == 0),
-        "log.up": ([], lambda: not log.is_following and log._top == log._last_top - 1),
-        "log.down": (["g"], lambda: log._top == 1),
-        "log.page_up": ([], lambda: not log.is_following and log._top < log._last_top - 1),
-        "log.page_down": (["g"], lambda: log._top > 1),
-        "log.left": (["right"], lambda: log._pan == 0),
-        "log.right": ([], lambda: log._pan > 0),
-        "log.first": ([], lambda: log._top == 0),
+        "log.up": ([], lambda: not log.is_following and log.top_row == log.last_top_row - 1),
+        "log.down": (["g"], lambda: log.top_row == 1),
+        "log.page_up": ([], lambda: not log.is_following and log.top_row < log.last_top_row - 1),
+        "log.page_down": (["g"], lambda: log.top_row > 1),
+        "log.left": (["right"], lambda: log.pan == 0),
+        "log.right": ([], lambda: log.pan > 0),
+        "log.first": ([], lambda: log.top_row == 0),
         "log.end": (["g"], lambda: log.is_following),
         "log.marker": ([], lambda: sum(entry.is_mark for entry in log.ring) == 1),
     }
@@ -414,7 +414,7 @@ async def test_keys_that_leave_the_app_end_it(desk, key):
 
 
 def effects_of_placing(place, one) -> dict[str, tuple[list[str], Callable[[], object]]]:
-    editor, view = place.editor, place._view
+    editor, view = place.editor, place.view
 
     def seats() -> int:
         return len(editor.draft.seats)

@@ -12,6 +12,7 @@ from l2rtui.domain.node import Gpu, Node
 from l2rtui.services.history.launch_facts import spec_text
 from l2rtui.services.history.store import HistoryStore
 from l2rtui.services.spec import spec_file
+from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 SPEC = """# A GPU for each seed
 kind: learner-workers
@@ -100,7 +101,9 @@ async def test_a_past_run_is_launched_again_with_one_setting_changed_in_twelve_k
     async with desk(ready=False) as one:
         keys = counted(12, "H", "e", *"gamma=.9", "enter", "enter")
         await one.press(keys[0])
-        await one.until(lambda: one.top == "HistoryScreen" and one.app.screen._table.cursor_key, "the history")
+        await one.until(
+            lambda: one.top == "HistoryScreen" and one.app.screen.query_one(VirtualTable).cursor_key, "the history"
+        )
         await one.press(*keys[1:-1])
         await one.until(lambda: one.top == "ReviewScreen")
         await one.until(lambda: "launch --like aaaaaaaa --with gamma=.9" in one.words())

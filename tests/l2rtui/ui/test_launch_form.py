@@ -27,7 +27,7 @@ async def test_a_template_is_chosen_and_starts_in_waves(desk, tmp_path, monkeypa
         await one.press("enter")
         await one.until(lambda: one.top == "ReviewScreen")
         await one.until(lambda: "launch -t night --wave 2" in one.words())
-        assert one.app.screen._prepared.plan.wave == 2
+        assert one.app.screen.prepared.plan.wave == 2
         await one.press("enter")
         await one.until(lambda: one.cluster.snapshot.run_named("cartpole-ppo"))
         launched = one.cluster.snapshot.run_named("cartpole-ppo").uid
@@ -104,8 +104,8 @@ async def test_the_placement_is_a_choice_and_settings_replace_those_of_the_file(
         assert one.app.screen.query_one("#policy").value == "free-memory"
         await one.press("tab", "tab", "tab", *"train.ppo.gamma=0.5", "enter")
         await one.until(lambda: one.top == "ReviewScreen")
-        assert one.app.screen._command.endswith("--policy free-memory --set train.ppo.gamma=0.5")
-        assert '"gamma":0.5' in one.app.screen._prepared.plan.runs[0].spec.train
+        assert one.app.screen.command.endswith("--policy free-memory --set train.ppo.gamma=0.5")
+        assert '"gamma":0.5' in one.app.screen.prepared.plan.runs[0].spec.train
 
 
 async def test_everything_typed_goes_to_place_mode_and_back(desk):
@@ -169,7 +169,7 @@ async def test_where_runs_can_wait_the_line_says_how_many_start_and_how_many_wai
         await one.until(lambda: one.top == "ReviewScreen" and line in one.words())
         await one.until(lambda: "6 runs, 18 pods, 18 slots" in one.words())
         assert "not fit" not in one.words()
-        assert "--queue" in one.app.screen._command
+        assert "--queue" in one.app.screen.command
 
 
 async def test_the_review_of_a_sweep_has_the_values_of_its_trials_and_a_launch_its_steps(desk):

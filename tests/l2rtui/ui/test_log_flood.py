@@ -55,9 +55,9 @@ async def come_true(condition, what):
 async def test_keys_are_answered_and_memory_is_bounded_while_every_pod_floods_the_log(desk, flood):
     async with desk() as one:
         panes, pane = one.cluster.panes, one.cluster.panes.log_pane
-        pane.ring, pane._all = LogRing(LINES, CHARACTERS), LogStore(LINES, CHARACTERS)
+        pane.ring, pane.store = LogRing(LINES, CHARACTERS), LogStore(LINES, CHARACTERS)
         pods = {pod.name for pod in panes.logs.active.selection.pods}
-        await come_true(lambda: pods == set(pane._hues), "lines of each pod")
+        await come_true(lambda: pods == set(pane.hues), "lines of each pod")
         await come_true(lambda: pane.dropped > 2 * LINES, "many more lines than are kept")
         for keys, is_so in (
             (("4",), lambda: one.app.focused is panes.nodes),
@@ -74,7 +74,7 @@ async def test_keys_are_answered_and_memory_is_bounded_while_every_pod_floods_th
             strike(one, *keys)
             await come_true(is_so, " ".join(keys))
             await come_true(lambda received=received: pane.received > received, "the flood goes on")
-        for lines in (pane._all, [*pane.ring]):
+        for lines in (pane.store, [*pane.ring]):
             assert len(lines) <= LINES
             assert sum(len(line.text) for line in lines) <= CHARACTERS
         assert one.fault is None

@@ -51,7 +51,7 @@ async def test_a_log_that_may_not_be_read_is_told_once(desk, monkeypatch):
     monkeypatch.setattr(FakeBackend, "logs", refuses)
     async with desk() as one:
         stream, pane = one.cluster.panes.logs.active.stream, one.cluster.panes.log_pane
-        await one.until(lambda: stream._reader._has_backlog and not stream._reader._open)
+        await one.until(lambda: not stream.is_open)
         texts = [entry.text for entry in pane.ring if "may not read" in entry.text]
         assert texts
         assert len(texts) == len(set(texts))
@@ -64,7 +64,7 @@ async def test_marked_pods_are_one_log_with_a_colour_and_a_prefix_each(desk):
         await one.until(lambda: one.cluster.panes.logs.active.selection.title == "3 marked pods")
         pane = one.cluster.panes.log_pane
         await one.until(lambda: len({entry.pod for entry in pane.ring}) == 3)
-        assert len(set(pane._hues.values())) == 3
+        assert len(set(pane.hues.values())) == 3
 
 
 async def test_patterns_hide_lines_that_are_there_and_lines_that_come(desk):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from l2rtui.domain.owners import HOLDER_SECONDS
 from l2rtui.ui.home.selection import Pane
+from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 
 def rows(one):
-    model = one.app.screen._table.model
+    model = one.app.screen.query_one(VirtualTable).model
     keys = [column.key for column in model.columns]
     return {
         key.partition("/")[0]: dict(zip(keys, (cell.text for cell in model.rows[key].cells), strict=True))

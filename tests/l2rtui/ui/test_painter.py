@@ -133,7 +133,7 @@ def test_what_is_there_already_is_not_sent():
 async def test_the_help_takes_at_most_15_kb(desk):
     async with desk(size=(120, 40), has_frames=True) as one:
         console = Console(color_system="truecolor", force_terminal=True)
-        painter = one.app._painter
+        painter = one.app.painter
         assert len(painter.render_segments(console)) > 5_000  # the home screen
         await one.press("question_mark")
         await one.until(lambda: "type to search" in one.words() and "docs/screen.md" in one.words(), "the help")

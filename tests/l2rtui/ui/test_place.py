@@ -124,7 +124,7 @@ async def test_slots_that_are_held_cannot_be_put_on_and_those_that_others_take_g
     async with desk(backend=cluster, ready=False) as one:
         await one.until(lambda: one.cluster.snapshot.pods)
         await open_place(one)
-        assert one.app.screen._view.grid.cursor_slot == SlotId("n0", 0, 1), "the first free slot"
+        assert one.app.screen.view.grid.cursor_slot == SlotId("n0", 0, 1), "the first free slot"
         await one.press("left", "space")
         assert any("Slot n0/0.0 is held by theirs" in sentence for sentence in one.says())
         await one.press("right", "space")
@@ -168,7 +168,7 @@ async def test_a_staged_replica_is_dragged_by_the_mouse(desk, cluster):
         grid, pilot = one.app.screen.query_one("#grid"), one.pilot
 
         def point(text: str) -> tuple[int, int]:
-            cell, region = grid._grid.shape.slots[SlotId.parse(text)], grid.content_region
+            cell, region = grid.slots[SlotId.parse(text)], grid.content_region
             return region.x + cell.x + 2, region.y + cell.y + 1
 
         async def drag(origin: str, target: tuple[int, int], sign: str) -> None:
@@ -400,20 +400,20 @@ def test_a_node_without_the_labels_of_a_set_takes_none_of_its_replicas():
 async def test_ranges_of_gpus_and_nodes_take_all_sets_of_all_runs(desk, cluster):
     async with desk(backend=cluster, ready=False) as one:
         await open_place(one)
-        grid = one.app.screen._view.grid
+        grid = one.app.screen.view.grid
         await one.press("w", "w", "b")
         assert grid.cursor_slot == SlotId("n0", 1, 0)
         await one.press("s", *"0-1", "enter", "V")
-        assert len(one.app.screen._view.pointed()) == 4
+        assert len(one.app.screen.view.pointed()) == 4
         await one.press("w", "space")
         # As many GPUs as runs: each run has its own.
         assert {pod: slots[:4] for pod, slots in staged(one).items()} == {
             f"grid-s{seed}-w{number}-0": f"n0/{seed + 1}" for seed in (0, 1) for number in range(4)
         }
         await one.press("u", "V", "V")
-        assert len(one.app.screen._view.pointed()) == 32
+        assert len(one.app.screen.view.pointed()) == 32
         await one.press("escape")
-        assert len(one.app.screen._view.pointed()) == 1
+        assert len(one.app.screen.view.pointed()) == 1
         # The bounds do not depend on the end at which a range began.
         await one.press("g", "w", "V", "b", "space")
         assert {slots[:4] for slots in staged(one).values()} == {"n0/0", "n0/1"}

@@ -203,7 +203,7 @@ async def test_a_signal_is_named_asked_and_sent_beside_the_process(desk, monkeyp
         await to_worker(one)
         await one.press("S", *"sigusr1", "enter")
         await one.until(lambda: one.top == "ConfirmScreen")
-        command = one.app.screen._question.command  # the dialog breaks the line
+        command = one.app.screen.question.command  # the dialog breaks the line
         assert command == "l2rtui --backend demo exec racing-sac-s0-w-0 -- sh -c 'kill -s USR1 1'"
         assert asked == []
         await one.press("y")

@@ -228,7 +228,7 @@ async def test_rows_show_the_time_dim_what_repeats_and_mark_returns():
         )
         await until_shown(app, pilot, lambda shown: "2,000" in shown[2])
         assert time.strftime("%H:%M:%S", time.localtime(1)) in app.shown()[2]
-        first, second = (log._body(number, 0, 60) for number in (0, 1))
+        first, second = (log.body(number, 0, 60) for number in (0, 1))
         assert {span.style for span in first if "4.50" in span.text} == {TextStyle.STRONG}
         assert {span.style for span in second if "4.50" in span.text} == {TextStyle.DIM}
         assert {span.style for span in second if "2,000" in span.text} == {TextStyle.PLAIN}
@@ -255,9 +255,9 @@ async def test_a_line_that_begins_with_its_time_has_it_dim_beside_the_time_of_it
         log.restart(run="run", is_merged=False, empty="")
         log.extend([LogLine(0, "p", "03:22:25 joined the learner")])
         await until_shown(app, pilot, lambda shown: "joined" in shown[0])
-        assert len(log._body(0, 0, 60)) == 3
+        assert len(log.body(0, 0, 60)) == 3
         await pilot.press("t")
-        spans = log._body(0, 0, 60)
+        spans = log.body(0, 0, 60)
         assert [span for span in spans if span.text] == [
             Span("03:22:25 ", TextStyle.FAINT),
             Span("joined the learner"),

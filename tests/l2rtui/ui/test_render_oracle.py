@@ -31,6 +31,7 @@ from l2rtui.ui.state.messages import MetricsArrived, SnapshotArrived
 from l2rtui.ui.widgets.table_model import SLACK
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 from tests.l2rtui.ui.mutations import World
+from tests.l2rtui.ui.textual_inside import compositor
 
 SIZES = ((80, 24), (120, 40), (160, 45))
 SETTLE_SECONDS = 20.0
@@ -86,7 +87,7 @@ def tables_of(screen: ClusterScreen) -> list[VirtualTable]:
 
 def lines_of(app: L2RApp, screen: ClusterScreen) -> list[str]:
     """Every line of the terminal, without the logs."""
-    rows = [strip.text for strip in screen._compositor.render_strips()]
+    rows = [strip.text for strip in compositor(screen).render_strips()]
     for region in (screen.panes.logs.region, screen.panes.log_pane.region):
         for y in range(max(0, region.y), min(len(rows), region.bottom)):
             rows[y] = rows[y][: region.x] + " " * region.width + rows[y][region.right :]
@@ -105,14 +106,14 @@ class Bench:
     async def show(self) -> None:
         """Give the app the world's values through its own messages."""
         world, app = self.world, self.app
-        app.post_message(SnapshotArrived(world.snapshot, connection=app._connection))
+        app.post_message(SnapshotArrived(world.snapshot, connection=app.connection))
         await self.pilot.pause(0)
         app.post_message(MetricsArrived(dict(world.metrics)))
         await self.pilot.pause(0)
         app.cluster.content.take_records(dict(world.records))
         if world.now != self._drawn_at:  # what the timers do
             self._drawn_at = world.now
-            app._show_health()
+            app.show_health()
             app.cluster.content.draw_ages()
         await self.pilot.pause(0)
 
@@ -128,12 +129,12 @@ class Bench:
             await oracle.push_screen(cluster)
         await self.oracle_pilot.pause()
         cluster.content.has_all_pods = was.content.has_all_pods
-        cluster.health = app._health()
+        cluster.health = app.health()
         self._hand_over(was, cluster)
         cluster.metrics = dict(world.metrics)
         # Since when a state holds, and when records came, are facts of the past and no part of the rendering.
         cluster.content.slot_figures.idle = deepcopy(was.content.slot_figures.idle)
-        cluster.content._ages._arrivals = dict(was.content._ages._arrivals)
+        cluster.content.ages.arrivals = dict(was.content.ages.arrivals)
         states = {uid: ((None,) * 4, state) for uid, (_, state) in was.content.learning_states._states.items()}
         cluster.content.learning_states._states = states
         cluster.content.learning_states.read_runs = was.content.learning_states.read_runs
@@ -164,7 +165,7 @@ class Bench:
             table.scroll_to(y=old.scroll_offset.y, animate=False, immediate=True, force=True)
             table.vertical_scrollbar.position = table.scroll_offset.y  # Textual sets it where the bar is visible
         # A pane that could do with less keeps its lines for a while: since when is a fact of the past.
-        new.sizes._natural = dict(was.sizes._natural)
+        new.sizes.natural = dict(was.sizes.natural)
         new.sizes.fit()
         if was.panes.slots.cursor_slot is not None:
             new.panes.slots.move_to(was.panes.slots.cursor_slot)

@@ -21,7 +21,7 @@ async def test_a_slot_is_reserved_after_a_question_and_released_after_another(de
         await one.press("colon", *"reserve phortx1/7 2h figures", "enter")
         await one.until(lambda: one.top == "ConfirmScreen" and "Reserve 4 slots for 2 h?" in one.words())
         # The dialog breaks the line.
-        command = one.app.screen._question.command
+        command = one.app.screen.question.command
         assert command == "l2rtui --backend demo reserve phortx1/7 --for 2h --note figures"
         await one.press("y")
         await one.until(lambda: state_of(one).reservation is not None)

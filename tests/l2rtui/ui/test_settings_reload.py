@@ -30,7 +30,7 @@ async def reload(one) -> None:
 async def test_what_is_read_again_counts_at_once(desk, opener):
     path, one_opener = opener
     async with desk() as one:
-        one.app._opener = one_opener
+        one.app.opener = one_opener
         path.write_text(
             'theme = "l2r-light"\nreadonly = true\nslots_per_gpu = 2\n[keys]\n"app.help" = "f1"\n'
             '[filters]\nbroken = "pods status~Fail"\n'
@@ -63,7 +63,7 @@ async def test_what_is_read_again_counts_at_once(desk, opener):
 async def test_a_broken_file_is_a_sentence_and_changes_nothing(desk, opener, text, sentence):
     path, one_opener = opener
     async with desk(ready=False) as one:
-        one.app._opener = one_opener
+        one.app.opener = one_opener
         path.write_text(text)
         before, theme, keys = one.app.ctx.settings, one.app.theme, one.app.ctx.keys
         await reload(one)

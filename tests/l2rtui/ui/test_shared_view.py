@@ -9,6 +9,7 @@ from l2rtui.config import Settings, user_name
 from l2rtui.domain.selection.shared_view import SharedView, parse_view
 from l2rtui.ui.app import L2RApp
 from l2rtui.ui.home.selection import Pane
+from tests.l2rtui.ui.textual_inside import notifications
 
 
 def copied(one):
@@ -21,7 +22,7 @@ async def opened(view, check):
     async with app.run_test(size=(160, 45), notifications=True) as pilot:
         for _ in range(2_000):
             await pilot.pause(0.01)
-            if app.screen is app.cluster and app.cluster.health.is_connected and app._shared_view is None:
+            if app.screen is app.cluster and app.cluster.health.is_connected and app.shared_view is None:
                 break
         await check(app, pilot)
 
@@ -52,7 +53,7 @@ async def test_a_shared_view_opens_as_it_was(desk, tmp_path):
         assert list(panes.pods.model.displayed) == shown
         assert app.cluster.snapshot.pods[panes.pods.cursor_key].name == selected
         assert app.cluster.sharing.current() == view
-        assert not [text for text in app._notifications if "not here" in text.message]
+        assert not [text for text in notifications(app) if "not here" in text.message]
 
     await opened(view, check)
 
@@ -77,7 +78,7 @@ async def test_what_is_not_here_is_said_and_the_rest_is_shown():
     )
 
     async def check(app, pilot):
-        (sentence,) = [note.message for note in app._notifications if "do not exist here" in note.message]
+        (sentence,) = [note.message for note in notifications(app) if "do not exist here" in note.message]
         assert "column weight of the pods, run gone, no-node" in sentence
         assert app.cluster.panes.nodes.model.filter_text == "phortx1"
 

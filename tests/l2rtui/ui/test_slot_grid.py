@@ -371,7 +371,7 @@ async def test_staged_replicas_show_their_seed_as_no_index_is_shown(desk, tmp_pa
         await one.press("P")
         await one.until(lambda: one.top == "PlaceScreen" and one.app.screen.draft.specs)
         await one.press("s", *"3,7,10-11", "enter", "a")
-        grid = one.app.screen._view.grid
+        grid = one.app.screen.view.grid
         await one.until(lambda: len(grid.ghosts) == 8)
         staged = {seat.run: grid.ghosts[slot] for slot, seat in one.app.screen.draft.taken().items()}
         texts = {run: span.text for run, span in staged.items()}
@@ -414,7 +414,7 @@ async def test_a_node_that_goes_while_the_grid_is_hidden_does_not_end_the_app(de
         await shown.until(lambda: "phortx2" in shown.words())
         await shown.press("2")
         await shown.until(lambda: "lidar-ppo" in shown.words() and "phortx2" not in shown.words())
-        del shown.backend._nodes["phortx2"]
+        shown.backend.drop_node("phortx2")
         shown.backend.advance(1.0)
         await shown.until(lambda: "phortx2" not in shown.cluster.snapshot.nodes)
         pod = next(iter(shown.cluster.snapshot.pods.values()))
@@ -423,4 +423,4 @@ async def test_a_node_that_goes_while_the_grid_is_hidden_does_not_end_the_app(de
         await shown.press("1")
         await shown.until(lambda: "phortx1" in shown.words())
         assert "phortx2" not in shown.words()
-        assert shown.app._exception is None
+        assert shown.fault is None

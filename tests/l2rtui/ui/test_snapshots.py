@@ -21,7 +21,7 @@ async def settle(pilot) -> None:
     cluster = pilot.app.cluster
     for _ in range(1000):
         await pilot.pause(0.02)
-        is_quiet = cluster._settling is None and cluster.panes.log_pane._timer is None
+        is_quiet = not cluster.is_settling and not cluster.panes.log_pane.is_redrawing
         run = cluster.panes.selection.run(cluster.snapshot)
         pods = cluster.snapshot.pods_of(run.name, "w") if run is not None else ()
         is_quiet = is_quiet and all(pod.uid in cluster.content.records for pod in pods if pod.ready)
@@ -78,7 +78,7 @@ def test_place_mode(snap_compare, size, tmp_path, monkeypatch):
         await pilot.press("s", *"0-5", "enter", "a")
         for _ in range(1000):
             await pilot.pause(0.02)
-            if pilot.app.screen._facts is not None:
+            if pilot.app.screen.facts is not None:
                 break
 
     assert snap_compare(still_app(), terminal_size=size, run_before=before)

@@ -19,10 +19,12 @@ from l2rtui.config import Settings
 from l2rtui.domain.metrics import LearnerProgress, PodMetrics, RunMetrics
 from l2rtui.domain.workload import Role
 from l2rtui.ui.app import L2RApp
+from l2rtui.ui.saved_files import screen_strips
 from l2rtui.ui.state.messages import MetricsArrived, SnapshotArrived
 from l2rtui.ui.widgets.grid.shape import ZoomLevel
 from tests.l2rtui.ui.mutations import World
 from tests.l2rtui.ui.test_render_oracle import SilentBackend, no_clocks, running
+from tests.l2rtui.ui.textual_inside import notifications
 
 __all__ = ["no_clocks"]
 KEYS = ("3", "2", "down", "up", "A", "j", "k")
@@ -104,16 +106,16 @@ class Witness:
 
     def check(self) -> None:
         app, world, content = self.app, self.world, self.app.cluster.content
-        assert silent_pods(app) <= set(content._watched_pods.looked), "silent, although nobody reads their logs"
+        assert silent_pods(app) <= set(content.watched_pods.looked), "silent, although nobody reads their logs"
         for uid, state in content.learning.items():
             assert "could be read" not in state.reason, f"{uid}: its log is still being read"
-        assert "could be read" not in "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+        assert "could be read" not in "\n".join(strip.text for strip in screen_strips(app))
         rates = shown_rates(app)
         self.num_rates += len(rates)
         of_runs = sum(metrics.env_steps_per_second for metrics in world.metrics.values())
         of_workers = sum(record.rate or 0.0 for record in world.records.values())
         assert sum(rates) <= _ROUNDED * (of_runs + of_workers) + 1.0, "more steps than all runs make"
-        for notification in app._notifications:
+        for notification in notifications(app):
             if notification.identity in self.read:
                 continue
             self.read.add(notification.identity)
@@ -140,7 +142,7 @@ async def live_through(seed: int, count: int) -> Witness:
                 happened += ", and all learners reported"
             if chance.random() < 0.2:
                 await pilot.press(chance.choice(KEYS))
-            app.post_message(SnapshotArrived(world.snapshot, connection=app._connection))
+            app.post_message(SnapshotArrived(world.snapshot, connection=app.connection))
             await pilot.pause(0)
             app.post_message(MetricsArrived(dict(world.metrics)))
             await pilot.pause(0)

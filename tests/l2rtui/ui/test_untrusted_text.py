@@ -16,6 +16,7 @@ from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
 from l2rtui.errors import BackendError
+from tests.l2rtui.ui.textual_inside import background_screens, compositor
 
 EVIL = (
     "\x1b]52;c;ZXZpbA==\x07\x1b]0;title\x07\x1b[2J\x1b[6n\x9b31m\x90q\x9c\u202e\u200b\x07\r\n\t"
@@ -29,7 +30,7 @@ def terminal_bytes(app) -> str:
     from rich.console import Console
 
     size = app.size
-    update = app.screen._compositor.render_update(full=True, screen_stack=app._background_screens)
+    update = compositor(app.screen).render_update(full=True, screen_stack=background_screens(app))
     console = Console(width=size.width, height=size.height, force_terminal=True, color_system="truecolor")
     written = update.render_segments(console)
     return re.sub(r"\x1b\[[0-9;]*[mH]", "", written)

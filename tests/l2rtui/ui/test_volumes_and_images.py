@@ -7,12 +7,13 @@ import pytest
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.config import user_name
 from l2rtui.errors import BackendError
+from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 
 async def to_files(one, volume: str = "racing-data") -> None:
     await one.press("V")
     await one.until(lambda: one.top == "VolumesScreen" and volume in one.words())
-    one.app.screen._list.move_to(volume)
+    one.app.screen.query_one("#list", VirtualTable).move_to(volume)
     await one.press("enter")
     await one.until(lambda: f"{volume}:/" in one.words())
 

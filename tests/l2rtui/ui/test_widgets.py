@@ -13,6 +13,7 @@ from textual.app import App
 from l2rtui.domain.log import LogLine
 from l2rtui.domain.selection.filter_language import number_of
 from l2rtui.tables.column import TableColumn
+from l2rtui.ui.saved_files import screen_strips
 from l2rtui.ui.text import Span
 from l2rtui.ui.widgets.log_pane import LogPane
 from l2rtui.ui.widgets.log_ring import JsonMode, LogRing, bounded, entry_of, present
@@ -58,7 +59,7 @@ class Stage(App[None]):
         self.widget.focus()
 
     def shown(self) -> list[str]:
-        return [strip.text.rstrip() for strip in self.screen._compositor.render_strips()]
+        return [strip.text.rstrip() for strip in screen_strips(self)]
 
 
 @asynccontextmanager

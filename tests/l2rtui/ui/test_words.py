@@ -122,7 +122,7 @@ def test_no_heading_is_an_old_word():
     for table in tables:
         tables += table.__subclasses__()
     titles = {column.title for table in tables for column in table.COLUMNS}
-    titles |= {label for row, label in lines._LABELS.items()} | {
+    titles |= {label for row, label in lines.LABELS.items()} | {
         str(word) for word in legend.WORDS_OF_STATES.values()
     }
     titles |= {

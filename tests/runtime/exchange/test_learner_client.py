@@ -296,7 +296,7 @@ def test_a_version_is_sent_once_to_a_host_whatever_the_number_of_its_workers(rem
     assert folder.stat().st_mode & 0o777 == 0o700
     assert len(list(folder.glob("*.weights"))) == 1, "older versions are removed"
     for peer in peers:
-        peer._close_cache()
+        peer.close_cache()
     assert not folder.exists(), "the last one removes it"
 
 
@@ -306,11 +306,11 @@ def test_a_worker_asks_itself_when_the_one_that_asks_is_gone_or_stuck(remote, wa
         lambda: {until_adopted(peer, 0) and peer.session.is_joined for peer in (stuck, *others)} == {True},
         "all join",
     )
-    assert stuck._cache.may_ask(), "it asks, and nothing more is heard of it"
+    assert stuck.cache.may_ask(), "it asks, and nothing more is heard of it"
     learner.publish(1)
     wait_until(lambda: all_have(others, 1), "the others have it")
-    stuck._cache.close()
-    stuck._cache = None
+    stuck.cache.close()
+    stuck.cache = None
     before = learner.totals()["bytes_out"]
     learner.publish(2)
     wait_until(lambda: all_have(others, 2), "the others have it")

@@ -439,6 +439,27 @@ def test_goodbye_frees_the_place_and_the_credit() -> None:
     assert not membership.members
 
 
+def test_who_joins_and_leaves_is_noted_with_the_number_of_those_here() -> None:
+    membership = machine()
+    notes = [
+        instruction.text
+        for message, route in (
+            (HELLO, b"a"), (replace(HELLO, pod="w-1"), b"b"), (Bye(5, 0, "done"), b"a"), (Bye(5, 0, "done"), b"b"),
+        )
+        for instruction in arrive(membership, message, route=route)
+        if isinstance(instruction, Note)
+    ]  # fmt: skip
+    assert [note.partition("; ")[2] for note in notes] == [
+        "1 worker connected", "2 workers connected", "1 worker connected", "0 workers connected",
+    ]  # fmt: skip
+
+
+def test_a_message_that_only_learners_send_is_counted_and_answered_with_nothing() -> None:
+    membership = machine()
+    assert membership.handle(Arrived(0.0, b"a", RejoinRequest(5), 0)) == []
+    assert (membership.malformed, membership.foreign) == (1, 0)
+
+
 def test_the_end_of_the_run_is_told_to_those_here_and_those_who_ask() -> None:
     membership = machine()
     arrive(membership, HELLO)

@@ -148,6 +148,29 @@ def test_what_the_transport_did_not_take_is_sent_again() -> None:
     assert segments(session, 0.2) == numbers(first)
 
 
+def test_a_ring_that_the_transport_did_not_take_is_offered_again() -> None:
+    session = joined()
+    session.offer_ring(RingOffer(0, "here", 1, 2, 4, 80, "n"))
+    (offer,) = [message for message in out(session, 0.1) if isinstance(message, RingOffer)]
+    assert not [message for message in out(session, 0.2) if isinstance(message, RingOffer)]
+    session.unsent(offer)
+    assert [message for message in out(session, 0.3) if isinstance(message, RingOffer)] == [offer]
+
+
+def test_a_peer_that_nobody_has_welcomed_has_nothing_and_may_send_nothing() -> None:
+    session = PeerSession(HELLO)
+    assert (session.epoch, session.policy_version, session.max_policy_lag) == (0, 0, 0)
+    assert (session.window, session.slots, session.offered) == (0, 0, 0)
+    assert not session.is_joined
+    session.queue_segment(SEGMENT, arena())
+    assert segments(session, 0.0) == []
+
+
+def test_a_message_in_a_ring_may_be_twice_as_large() -> None:
+    config = SessionConfig()
+    assert config.ring_bundle_bytes == 2 * config.bundle_bytes
+
+
 def test_an_acknowledgement_of_a_learner_that_is_gone_changes_nothing() -> None:
     session = joined()
     session.receive(0.1, Ack(4, 9, 9, 9, 9))

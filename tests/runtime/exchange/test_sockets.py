@@ -153,10 +153,8 @@ def test_wake_ends_a_wait(where: addresses.Endpoint, opened: ExitStack) -> None:
     for _ in range(100_000):
         learner.wake()
     began = time.monotonic()
-    while time.monotonic() - began < 9:
-        if not learner.poll(10.0):
-            break
-    assert time.monotonic() - began < 9, "a wait that is not ended takes ten seconds"
+    assert not learner.poll(60.0)
+    assert time.monotonic() - began < 45, "a wait that is not ended takes a minute"
 
 
 def test_noise_on_a_tcp_port_reaches_nobody(opened: ExitStack) -> None:

@@ -71,7 +71,7 @@ class Simulators:
         for process in self.started:
             process.terminate()
         for process in self.started:
-            assert process.wait(10) == 0
+            assert process.wait(60) == 0
         for lease in self.leases:
             lease.close()
 

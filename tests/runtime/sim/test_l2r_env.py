@@ -74,7 +74,7 @@ def plain_place(obs: np.ndarray) -> np.ndarray:
 
 def lose(env: L2RVectorEnv, obs: np.ndarray, row: int = 0) -> StepResult:
     """Kill the simulator of a copy and step until the loss is visible."""
-    handle = env._drives[row].supervisor._handle
+    handle = env.drives[row].supervisor.handle
     handle.signal(9)
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
@@ -301,7 +301,7 @@ def test_an_episode_has_poses_images_progress_and_measures(car):
 @pytest.mark.parametrize("car", [QUICK], indirect=True, ids=["quick"])
 def test_a_reset_after_a_hang_keeps_the_counts(car):
     car.reset(seed=1)
-    handle = car._drive.supervisor._handle
+    handle = car.drive.supervisor.handle
     psutil.Process(eventually(lambda: handle.ended() or handle.pid, "a pid")).suspend()
     info, truncated = {}, False
     while not truncated:
@@ -323,7 +323,7 @@ def test_stepping_before_a_reset_is_refused(car):
 def test_nothing_is_driven_without_a_simulator(make):
     env = make()
     with pytest.raises(LostError):
-        env._drives[0].act(0.0, 0.0)
+        env.drives[0].act(0.0, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ class Connection:
         self._proxy = check_proxy(access.proxy_url) if access.proxy_url else environment_proxy(access.server)
         self._sockets = OpenSockets()
         self._lean = LeanTransport(access, self._sockets)
-        self._session: LibrarySession | None = None
+        self.session: LibrarySession | None = None
         self._encoding = "gzip"
         self._is_closed = False
         self._ahead_seconds = 0.0
@@ -212,8 +212,8 @@ class Connection:
     async def close(self) -> None:
         """Close all connections; open streams and later requests fail with an error."""
         self._is_closed = True
-        if self._session is not None:
-            await self._session.close()
+        if self.session is not None:
+            await self.session.close()
         await self._lean.close()
         await self._sockets.close()
 
@@ -257,7 +257,7 @@ class Connection:
         if self._is_closed:
             raise closed_error(self.server)
         # One pool at a time: once the session is open, reads share its connections.
-        if self._session is not None or self._proxy or not is_short_read:
+        if self.session is not None or self._proxy or not is_short_read:
             session = await self._library()
             return session.opened(request.method, request.path, query, headers, body, limits)
         login = await self._credentials.login()
@@ -271,21 +271,21 @@ class Connection:
 
     async def _library(self) -> LibrarySession:
         """Return the session of the client library; the first call imports it, in a thread."""
-        return self._session or await self._open_session()
+        return self.session or await self._open_session()
 
     async def _open_session(self) -> LibrarySession:
         module: Any = imported_session() or await asyncio.to_thread(import_session)
         if self._is_closed:
             raise closed_error(self.server)
-        if self._session is None:  # several requests may have waited for the import
-            self._session = module.LibrarySession(
+        if self.session is None:  # several requests may have waited for the import
+            self.session = module.LibrarySession(
                 self.access,
                 self._credentials,
                 proxy=self._proxy,
                 sockets=self._sockets,
                 headers=self._headers(),
             )
-        return self._session
+        return self.session
 
     def _headers(self) -> list[tuple[str, str]]:
         encoding = ("Accept-Encoding", self._encoding)

@@ -55,6 +55,7 @@ class Reflector(Generic[T]):
         settled: Set after the first list, or if listing is not permitted.
         error: Error that prevents watching at the moment; None while the watch is open.
         lost: Number of items of the last list of which not even the metadata can be decoded.
+        back_off: Pauses between two attempts.
         lists, watches: Number of requests started. garbage: Number of lines that could not be decoded.
     """
 
@@ -87,7 +88,7 @@ class Reflector(Generic[T]):
         self._clock = clock
         self._on_heard = on_heard
         self._silence: asyncio.Timeout | None = None
-        self._back_off = BackOff(self._timing, clock=clock)
+        self.back_off = BackOff(self._timing, clock=clock)
         self._revision = ""
         # "0": the first list may come from the watch cache, which is cheap for the server; the watch catches up.
         self._at_least = "0"
@@ -211,7 +212,7 @@ class Reflector(Generic[T]):
             # the gate waits for it. If the server is up and ends the next watch early as well, back off.
             self._cut_short += 1
             if self._cut_short > 1:
-                await asyncio.sleep(self._back_off.pause())
+                await asyncio.sleep(self.back_off.pause())
         else:
             self._cut_short = 0
 
@@ -308,7 +309,7 @@ class Reflector(Generic[T]):
             self._is_open = False
             self._lost_at = self._clock() if at is None else at
             if self._lost_at - self._opened_at >= self._timing.healthy:
-                self._back_off.reset()
+                self.back_off.reset()
 
     async def _recover(self, error: ApiError) -> None:
         """Wait as long as the kind of error requires, and drop the revision if it has expired."""
@@ -322,7 +323,7 @@ class Reflector(Generic[T]):
             self._at_least, self._revision = (self._revision if error.is_gone else ""), ""
             if is_rare and error.reason != _GARBLED:
                 return
-            await asyncio.sleep(self._back_off.pause())
+            await asyncio.sleep(self.back_off.pause())
             return
         if error.is_invalid and not self._revision and self.streams_lists:
             self._api.has_streamed_lists = False  # the feature gate WatchList is off
@@ -332,19 +333,19 @@ class Reflector(Generic[T]):
             self.settled.set()
             await asyncio.sleep(self._denied_pause() or self._timing.forbidden * _a_bit_more())
         elif error.is_unauthorized:
-            await asyncio.sleep(self._denied_pause() or self._back_off.pause())
+            await asyncio.sleep(self._denied_pause() or self.back_off.pause())
         elif error.is_busy:
             pause = error.retry_after_seconds
-            await asyncio.sleep(self._back_off.pause() if pause is None else pause * _a_bit_more())
+            await asyncio.sleep(self.back_off.pause() if pause is None else pause * _a_bit_more())
         elif error.status == NO_ANSWER or error.status >= 500:
             if await self._gate.wait():
                 # Failures of a past outage are no reason for a long pause in the next.
-                self._back_off.reset()
+                self.back_off.reset()
                 self._cut_short = 0
             elif self._failures > 2:  # healthy by the probe, but not for this kind
-                await asyncio.sleep(self._back_off.pause())
+                await asyncio.sleep(self.back_off.pause())
         else:
-            await asyncio.sleep(self._back_off.pause())
+            await asyncio.sleep(self.back_off.pause())
 
     def _denied_pause(self) -> float:
         """Return a short pause while a restarted server may not have loaded its RBAC rules yet; otherwise 0."""

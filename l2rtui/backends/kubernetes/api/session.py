@@ -161,6 +161,10 @@ class LibrarySession:
         """Close all connections and wake their readers."""
         # After a gather() has failed, its other requests may still come; their new client would never be closed.
         self._is_closed = True
+        await self.close_clients()
+
+    async def close_clients(self) -> None:
+        """Close all connections; the next request opens others."""
         clients, self._clients = list(self._clients.values()), {}
         for client in clients:
             await self._close(client)

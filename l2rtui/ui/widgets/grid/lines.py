@@ -47,7 +47,7 @@ from l2rtui.ui.widgets.grid.shape import (
     shape_of,
 )
 
-_LABELS: Final = {TileRow.SLOTS: "", TileRow.BUSY: "busy", TileRow.MEMORY: "mem", TileRow.RATE: "steps/s"}
+LABELS: Final = {TileRow.SLOTS: "", TileRow.BUSY: "busy", TileRow.MEMORY: "mem", TileRow.RATE: "steps/s"}
 _HEADERS: Final = {
     ZoomLevel.CLUSTER: "each GPU: who holds most of it",
     ZoomLevel.GPU: "each GPU: its slots, how busy, memory, steps/s of its workers",
@@ -216,7 +216,7 @@ class SlotGrid:
 
     def _tile_line(self, row: TileLine) -> Line:
         node, width = self.snapshot.nodes[row.node], self.shape.tile
-        spans = [Span(f"{_LABELS[row.row]:<{MARGIN}}", TextStyle.HEADING)]
+        spans = [Span(f"{LABELS[row.row]:<{MARGIN}}", TextStyle.HEADING)]
         for part in row.parts:
             slots = self.snapshot.ledger.of_gpu(node.name, part.gpu.index)
             if row.row is TileRow.SLOTS:

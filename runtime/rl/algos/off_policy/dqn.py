@@ -144,7 +144,7 @@ class DQN(ReplayMethod):
         batch = Batch(*columns)
         self.q.arena.refresh()
         self.target.arena.refresh()
-        y = bellman_target(batch, self._next_value(batch.next_obs), self.config.gamma)
+        y = bellman_target(batch, self.next_value(batch.next_obs), self.config.gamma)
         q = self.q(batch.obs).gather(1, batch.action.long()).squeeze(1)
         # Clipping the error to [-1, 1] amounts to Huber's loss (Mnih et al. 2015, Methods).
         loss = weighted_mean(smooth_l1_loss(q, y, reduction="none"), batch.weight)
@@ -154,7 +154,7 @@ class DQN(ReplayMethod):
         return torch.stack([loss.detach(), q.detach().mean()]), errors_of(q, y, batch)
 
     @torch.no_grad()
-    def _next_value(self, next_obs: Tensor) -> Tensor:
+    def next_value(self, next_obs: Tensor) -> Tensor:
         """Return (B,) largest target values; with double Q-learning, target values of the network's own choices."""
         target = self.target(next_obs)
         if not self.config.double:

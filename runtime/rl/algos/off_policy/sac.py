@@ -93,7 +93,7 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
         self._step = self.captured(self._learn)
         self._log_alpha = torch.tensor([config.init_alpha], device=device).log_()
         own, usual = config.target_entropy, self._default_entropy()
-        self._target_entropy = usual if own is None else own
+        self.target_entropy = usual if own is None else own
         self._optimisers = {
             "actor": Adam(self.actor.arena.flat, config.actor_lr, eps=config.adam_eps),
             "critic": Adam(self.critic.arena.flat, config.critic_lr, eps=config.adam_eps),
@@ -138,7 +138,7 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
 
         # Equation 5: the target of the critics. It only depends on the target networks, so no gradient flows
         # through it.
-        y = self._bellman_target(drawn, batch, alpha)
+        y = self.soft_bellman_target(drawn, batch, alpha)
 
         # Equation 6. Both critics learn from the same target; the sum of their losses has separate gradients, and
         # the sum of two halves of mean squares is the mean of all squares.
@@ -150,13 +150,13 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
         self.critic.arena.refresh()
 
         # Equation 9: the gradient flows into the policy, not into the critics, which are already updated.
-        actor_loss, entropy = self._actor_loss(*self._policy_features(drawn, features.detach()), alpha)
+        actor_loss, entropy = self.policy_loss(*self._policy_features(drawn, features.detach()), alpha)
         self._optimisers["actor"].step(self.mean(self.actor.arena.gradient(actor_loss)))
 
         # Gradient of alpha * (entropy - target entropy) with respect to log(alpha), without the factor alpha: Adam
         # divides by the size of the gradient, so a scale has no effect.
         entropy = self.mean(entropy)
-        self._optimisers["log_alpha"].step((entropy - self._target_entropy).view(1))
+        self._optimisers["log_alpha"].step((entropy - self.target_entropy).view(1))
 
         self._count_moments(batch.obs, self.actor, self.critic, self.target)
         if self.config.target_updates == 1:
@@ -174,7 +174,7 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
         return replace(batch, obs=obs, next_obs=next_obs)
 
     @torch.no_grad()
-    def _bellman_target(self, drawn: Batch, batch: Batch, alpha: Tensor) -> Tensor:
+    def soft_bellman_target(self, drawn: Batch, batch: Batch, alpha: Tensor) -> Tensor:
         """Return (B,) targets of the critics for the learned ``batch``, including the target critics' next soft
         value.
         """
@@ -226,7 +226,7 @@ class SoftActorCritic(ReplayMethod, Generic[ActorT, CriticT]):
         """Return (B,) next soft values by the target critics; see `_next_features`, called without gradients."""
 
     @abstractmethod
-    def _actor_loss(self, features: Tensor, critic_features: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+    def policy_loss(self, features: Tensor, critic_features: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss of the policy, and its mean entropy without a gradient; see `_policy_features`."""
 
     def networks(self) -> Sequence[HasKernels]:
@@ -310,7 +310,7 @@ class DiscreteSAC(SoftActorCritic[Network, ChoiceCritic]):
         next_q = self.target(target_features).amin(dim=0)
         return (log_prob.exp() * (next_q - alpha * log_prob)).sum(dim=1)
 
-    def _actor_loss(self, features: Tensor, critic_features: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+    def policy_loss(self, features: Tensor, critic_features: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Mean of pi(s)^T [alpha log pi(s) - min Q(s)], equation (12)."""
         log_prob = self.actor.head(features).log_softmax(dim=1)
         prob = log_prob.exp()
@@ -341,7 +341,7 @@ class SAC(SoftActorCritic[Actor, TwinCritic]):
         next_q = self.target(target_features, next_action).amin(dim=0)
         return torch.addcmul(next_q, alpha, next_log_prob, value=-1.0)
 
-    def _actor_loss(self, features: Tensor, critic_features: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+    def policy_loss(self, features: Tensor, critic_features: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Equation 9, reparameterised: the gradient flows through the action."""
         action, log_prob = self.actor.sample(features, self._draw_noise(features))
         # `min`, not `amin`: its gradient goes to one of both critics and needs two kernels instead of five.

@@ -103,7 +103,7 @@ class TD3(ReplayMethod):
     def _learn_both(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
         """Do one gradient step of the critics, then one of the policy up the first critic; see `_learn`."""
         stats, td_error = self._learn(*columns)
-        self._actor_loss.copy_(self._learn_actor(Batch(*columns).obs))
+        self._actor_loss.copy_(self.learn_actor(Batch(*columns).obs))
         return torch.stack([stats[0], self._actor_loss, stats[2]]), td_error
 
     def _learn(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,7 +111,7 @@ class TD3(ReplayMethod):
         batch = Batch(*columns)
         for network in (self.critic, self.target, self.target_actor):
             network.arena.refresh()
-        y = bellman_target(batch, self._next_value(batch.next_obs), self.config.gamma)
+        y = bellman_target(batch, self.next_value(batch.next_obs), self.config.gamma)
         q = self.critic(self.critic.features(batch.obs), batch.action)
         loss = weighted_mean(mse_loss(q, y.expand_as(q), reduction="none"), batch.weight)
         self._optimisers["critic"].step(self.mean(self.critic.arena.gradient(loss)))
@@ -120,7 +120,7 @@ class TD3(ReplayMethod):
         return torch.stack([loss.detach(), self._actor_loss, q.detach().mean()]), errors_of(q, y, batch)
 
     @torch.no_grad()
-    def _next_value(self, next_obs: Tensor) -> Tensor:
+    def next_value(self, next_obs: Tensor) -> Tensor:
         """Return (B,) min Q'(s', a') with the target policy's action and clipped noise, equations (10) and (14)."""
         config, features = self.config, self.target.features(next_obs)
         action = self.target_actor.head(features).tanh()
@@ -128,7 +128,7 @@ class TD3(ReplayMethod):
         noise = (config.target_noise * noise).clamp_(-config.target_noise_clip, config.target_noise_clip)
         return self.target(features, (action + noise).clamp_(-1.0, 1.0)).amin(dim=0)
 
-    def _learn_actor(self, obs: Tensor) -> Tensor:
+    def learn_actor(self, obs: Tensor) -> Tensor:
         """Do one step of the policy up the first critic, and of all targets towards their networks; return the
         loss.
         """

@@ -18,11 +18,16 @@ OUT, ERR = 1, 2
 
 
 @pytest.fixture
-def log(engine, fake):
-    """The reader of one running container."""
+def make_log(engine, fake):
+    """Make a reader of one running container; each yields each line once."""
     identity = fake.create("c", {"Image": "img:1", "HostConfig": {"NetworkMode": "bridge"}})["Id"]
     fake.set_running(fake.by_name("c"))
-    return ContainerLog(engine, identity, "c")
+    return lambda: ContainerLog(engine, identity, "c")
+
+
+@pytest.fixture
+def log(make_log):
+    return make_log()
 
 
 async def texts(log, **query):
@@ -75,13 +80,13 @@ async def test_lines_of_both_streams_in_the_order_of_the_engine(log, fake):
     assert await texts(log, tail=1) == []  # the same reader yields each line once
 
 
-async def test_tail_since_and_what_is_not_text(log, fake):
+async def test_tail_since_and_what_is_not_text(make_log, fake):
     for number in range(5):
         fake.write("c", f"line {number}\n")
     last = fake.logs[fake.by_name("c")["Id"]][-1][0]
-    reader = type(log)(log._engine, log._container, "c")
+    reader = make_log()
     assert await texts(reader, tail=2) == ["line 3", "line 4"]
-    reader = type(log)(log._engine, log._container, "c")
+    reader = make_log()
     assert await texts(reader, since=last / 1e9 - 0.5) == ["line 4"]
     fake.logs[fake.by_name("c")["Id"]].append((fake.tick(), OUT, b"\xff\n"))
     assert (await texts(reader))[-1] == "\udcff"
@@ -112,7 +117,10 @@ async def test_following_goes_on_across_a_restart_which_is_marked(log, fake):
             await asyncio.sleep(0.01)
         fake.by_name("c")["State"] |= {"Status": "restarting", "ExitCode": 3}
         fake.wake()
-        while fake.requests[-1] != ("GET", f"/containers/{log._container}/json"):  # it waits for the next process
+        while fake.requests[-1] != (
+            "GET",
+            f"/containers/{fake.by_name('c')['Id']}/json",
+        ):  # it waits for the next process
             await asyncio.sleep(0.01)
         fake.restart("c")
         fake.write("c", "second\n")
@@ -126,12 +134,12 @@ async def test_following_goes_on_across_a_restart_which_is_marked(log, fake):
     assert lines[2].text.startswith("restart 1, ")
 
 
-async def test_the_previous_process_ends_where_this_one_starts(log, fake):
+async def test_the_previous_process_ends_where_this_one_starts(log, make_log, fake):
     fake.write("c", "old\n")
     assert await texts(log, previous=True) == []  # there was no other process
     fake.restart("c")
     fake.write("c", "new\n")
-    reader = type(log)(log._engine, log._container, "c")
+    reader = make_log()
     assert await texts(reader, previous=True) == ["old"]
 
 

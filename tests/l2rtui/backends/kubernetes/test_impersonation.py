@@ -10,7 +10,7 @@ from l2rtui.backends.kubernetes.backend import KubernetesBackend
 from l2rtui.cli.main import main
 from l2rtui.cli.parser import VERBS, verb_parser
 from l2rtui.cli.session import settings_of
-from l2rtui.cli.verbs.serve import _passed_on
+from l2rtui.cli.verbs.serve import options_passed_on
 from tests.l2rtui.backends.kubernetes.api_server import Server, serving
 
 OPTIONS = ["--as", "anna", "--as-group", "readers", "--as-group", "system:guests"]
@@ -50,4 +50,4 @@ def test_a_backend_without_users_says_so(capsys):
 
 def test_tabs_of_serve_act_as_the_same_user():
     args = verb_parser(VERBS["serve"]).read(OPTIONS)
-    assert _passed_on(args) == OPTIONS
+    assert options_passed_on(args) == OPTIONS

@@ -16,8 +16,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from l2rtui.backends.local import process_scan
 from l2rtui.backends.local.backend import LocalBackend
 from l2rtui.backends.local.paths import RunFolder, StateFolder
+from l2rtui.backends.local.run_store import RunStore
 from l2rtui.backends.local.supervision import watcher as watching
 from l2rtui.config import Settings
 from l2rtui.domain.log import LogQuery
@@ -111,8 +113,17 @@ class Lab:
         assert isinstance(items[-1], Receipt)
         return items[-1]
 
+    @property
+    def root(self) -> StateFolder:
+        return StateFolder(self.state.absolute())
+
+    @property
+    def store(self) -> RunStore:
+        """The records and states of the runs, as the backend reads them."""
+        return RunStore(self.root, process_scan.boot_id())
+
     def supervisor(self, run: str = "run") -> psutil.Process:
-        status = LocalBackend(self.settings, state=self.state)._store.named(run).status
+        status = self.store.named(run).status
         return psutil.Process(status.supervisor.pid)
 
     def watchers(self, run: str = "run") -> list[psutil.Process]:

@@ -29,13 +29,13 @@ async def test_the_watch_tells_what_the_snapshot_shows(lab):
 
     watching = asyncio.ensure_future(watch())
     await lab.launch(lab.set("sleep", "600", replicas=2))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while sum(pod.ready for pod in latest.pods.values()) < 2:
             await asyncio.sleep(0.02)
     snapshot = await lab.backend.snapshot()
     assert (latest.pods, latest.runs) == (snapshot.pods, snapshot.runs)
     await lab.destroy()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while latest.runs:
             await asyncio.sleep(0.02)
     watching.cancel()

@@ -80,7 +80,7 @@ ESCAPES = {
 
 
 def may_make_groups() -> bool:
-    parent = cgroups._parent_of_runs()
+    parent = cgroups.parent_of_runs()
     return parent is not None and os.access(parent, os.W_OK) and os.access(parent / "cgroup.procs", os.W_OK)
 
 

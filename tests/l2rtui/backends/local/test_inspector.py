@@ -151,7 +151,7 @@ async def test_a_port_of_a_pod_is_carried_and_its_own_needs_no_carrying(lab):
 async def test_a_port_that_the_launch_chose_stands_for_the_one_in_the_spec(lab):
     await lab.launch(lab.set("sleep", "600", name="ps", role=Role.PS, port=2222, stable=True))
     pod = await lab.pod(lambda pod: pod.ready, "run-ps-0")
-    chosen = lab.backend._store.named("run").record.ports["run-ps-0"]
+    chosen = lab.store.named("run").record.ports["run-ps-0"]
     async with aclosing(lab.backend.inspector.forward(pod, 0, 2222)) as sentences:
         assert f"leads to port {chosen} of run-ps-0" in await anext(sentences)
     assert f"127.0.0.1:{chosen} stands for 2222" in "\n".join(await lab.backend.inspector.describe(pod))

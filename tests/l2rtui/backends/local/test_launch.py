@@ -89,7 +89,7 @@ async def test_an_unwritable_state_folder_is_named_with_the_next_step(tmp_path):
 async def test_a_failure_while_writing_takes_back_what_was_written(lab):
     first = await lab.plan(lab.set("sleep", "600"), name="run-a")
     second = await lab.plan(lab.set("sleep", "600", slots=0), name="run-b")
-    client.make_root(lab.backend._root)
+    client.make_root(lab.root)
     # The second run's folder cannot be created: its path is taken.
     (lab.state / "runs" / f".new-{second.runs[0].uid}").touch()
     with pytest.raises(BackendError, match="cannot be written"):
@@ -206,7 +206,7 @@ async def test_names_that_are_no_names_never_become_folders(lab):
 
 async def test_the_next_launch_sweeps_what_a_broken_one_left(lab, monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    client.make_root(lab.backend._root)
+    client.make_root(lab.root)
     for path in (lab.state / "runs" / ".new-1", lab.state / "runs" / ".gone-2", tmp_path / "l2r-3"):
         path.mkdir()
         os.utime(path, (0, 0))
@@ -240,7 +240,7 @@ async def test_a_state_that_is_no_folder_is_a_problem_and_not_an_end(lab):
 
 async def test_somebody_who_keeps_the_lock_is_named(lab, monkeypatch):
     monkeypatch.setattr(client, "_LOCK_SECONDS", 0.1)
-    async with client.lock_state(lab.backend._root):
+    async with client.lock_state(lab.root):
         with pytest.raises(BackendError, match=r"has held .*/lock for 0.1 s"):
             await drain(lab.another(), LaunchPlan(()))
 

@@ -46,12 +46,12 @@ async def test_a_learner_that_hangs_is_ended_after_its_deadline_and_a_successor_
     learner = lab.set("deaf", "say", "up", "sleep", "600", name="learner", role=Role.LEARNER, grace_seconds=0.3)
     await launch(lab, Limits(wall=10), learner, lab.set("sleep", "600"))
     await lab.until_line("up", "run-learner-0")
-    before = lab.backend._store.named("run").status.limit_at
+    before = lab.store.named("run").status.limit_at
     lab.kill_supervisor()
     await lab.backend.adopt("run")
     pod = await lab.pod(lambda pod: pod.phase.is_over, "run-learner-0")
     assert pod.message == "ended by limit wall 10 s"
-    assert lab.backend._store.named("run").status.limit_at == before
+    assert lab.store.named("run").status.limit_at == before
     snapshot = await lab.backend.snapshot()
     state = learning_state(snapshot.run_named("run"), snapshot.pods_of("run"), NO_REPORTS, 0.0)
     assert (state.state, state.reason) == (Learning.DONE, "has finished, ended by limit wall 10 s")

@@ -222,7 +222,7 @@ async def test_two_removed_and_added_again_at_once_are_new_pods(lab):
     await lab.launch(lab.set("deaf", "say", "up", "sleep", "600", grace_seconds=0.3))
     await lab.until_line("up")
     before = await lab.pod(lambda pod: pod.ready)
-    record = lab.backend._store.named("run").record
+    record = lab.store.named("run").record
     plan = record.pods[0].plan
     await lab.backend.scale(ScalePlan("run", "w", 0, (), ("run-w-0",)))
     await lab.backend.scale(ScalePlan("run", "w", 1, (), ()))

@@ -112,7 +112,7 @@ async def test_an_outage_of_the_recorded_watch_is_one_of_the_replay(tmp_path):
     recorder.close()
     assert [type(entry) for entry in entries(path)] == [ChangesEntry, OutageEntry, EndEntry]
     replay = ReplayBackend(path, 100_000)
-    await replay._player.run()
+    await replay.player.run()
     replay._start = lambda: None
     with pytest.raises(BackendError, match="The API server does not answer"):
         await anext(replay.watch())

@@ -38,7 +38,7 @@ async def test_the_login_is_the_account_s_and_is_not_shown(account):
 
 async def test_a_refusal_names_the_permission(account, monkeypatch):
     cloud = Cloud(REGION)
-    cloud._clients = CLIENTS
+    cloud.clients = CLIENTS
     with pytest.raises(CloudError, match=r"refuses create_repository: .*Invalid"):
         await ecr.ensure_repository(cloud, "UPPER/CASE")
 

@@ -45,8 +45,8 @@ def listed():
     """A price list with prepared answers."""
     cloud = Cloud("us-east-1")
     session = boto3.session.Session(aws_access_key_id="x", aws_secret_access_key="y", region_name="us-east-1")
-    cloud._clients["pricing"] = session.client("pricing")
-    with Stubber(cloud._clients["pricing"]) as stub:
+    cloud.clients["pricing"] = session.client("pricing")
+    with Stubber(cloud.clients["pricing"]) as stub:
         cloud.stub = stub
         yield cloud
         stub.assert_no_pending_responses()

@@ -33,8 +33,8 @@ def cloud():
     stubs = {}
     session = boto3.session.Session(aws_access_key_id="x", aws_secret_access_key="y", region_name="us-west-2")
     for service in ("eks", "cloudformation"):
-        made._clients[service] = session.client(service)
-        stubs[service] = Stubber(made._clients[service])
+        made.clients[service] = session.client(service)
+        stubs[service] = Stubber(made.clients[service])
         stubs[service].activate()
     made.stubs = stubs
     yield made

@@ -58,7 +58,7 @@ def test_what_a_worker_sees_is_what_the_learner_sees(head):
     assert actor.outputs(seen)[:, : actor.shape.outputs] == pytest.approx(expected, abs=1e-4)
     features = encode(shape, network.kernels, torch.from_numpy(seen))
     assert features.shape == (6, shape.features)
-    assert actor._features(seen) == pytest.approx(features.detach().numpy(), abs=1e-4)
+    assert actor.features(seen) == pytest.approx(features.detach().numpy(), abs=1e-4)
 
 
 def test_a_picture_smaller_than_its_kernels_is_refused():

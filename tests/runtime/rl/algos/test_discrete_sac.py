@@ -47,10 +47,10 @@ def test_target_is_the_expectation_of_the_soft_value():
     constant(sac)
     # Least values are (1, 0); pi^T [Q - alpha log pi] = 3/4 (1 + 0.2 log 4/3) + 1/4 (0 + 0.2 log 4).
     value = 0.75 * (1.0 + 0.2 * (LOG4 - LOG3)) + 0.25 * 0.2 * LOG4
-    y = sac._bellman_target(batch(), batch(), torch.tensor([0.2]))
+    y = sac.soft_bellman_target(batch(), batch(), torch.tensor([0.2]))
     assert y.tolist() == pytest.approx([1.0 + 0.5 * value, -1.0])
     several = batch(steps=torch.tensor([3.0, 1.0]))
-    assert sac._bellman_target(several, several, torch.tensor([0.2]))[0].item() == pytest.approx(
+    assert sac.soft_bellman_target(several, several, torch.tensor([0.2]))[0].item() == pytest.approx(
         1.0 + 0.5**3 * value
     )
 
@@ -59,7 +59,7 @@ def test_policy_loss_is_an_expectation_too():
     sac = DiscreteSAC(SHAPE, CONFIG, seed=0)
     constant(sac)
     features = sac.critic.features(batch().obs)
-    loss, entropy = sac._actor_loss(features, features, torch.tensor([0.2]))
+    loss, entropy = sac.policy_loss(features, features, torch.tensor([0.2]))
     assert entropy.item() == pytest.approx(0.75 * (LOG4 - LOG3) + 0.25 * LOG4)
     assert loss.item() == pytest.approx(-0.2 * entropy.item() - 0.75 * 1.0)
     # d/d logit_0 of pi^T [alpha log pi - Q] is pi_0 (f_0 - sum pi f), with f = alpha log pi - Q.
@@ -76,7 +76,7 @@ def test_critics_learn_the_choice_that_was_taken_alone():
 
 
 def test_the_target_entropy_is_that_of_the_paper():
-    assert DiscreteSAC(SHAPE, CONFIG, seed=0)._target_entropy == pytest.approx(0.98 * math.log(2.0))
+    assert DiscreteSAC(SHAPE, CONFIG, seed=0).target_entropy == pytest.approx(0.98 * math.log(2.0))
 
 
 def test_a_resumed_run_goes_on_to_the_last_bit_and_workers_read_the_weights():

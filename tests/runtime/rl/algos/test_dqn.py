@@ -45,7 +45,7 @@ def test_double_learning_values_the_choice_of_the_network_by_the_target():
     doubled, single = dqn(double=True), dqn(double=False)
     for method, value in ((doubled, 3.0), (single, 5.0)):
         constant(method)
-        assert method._next_value(batch().next_obs).tolist() == [value, value]
+        assert method.next_value(batch().next_obs).tolist() == [value, value]
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

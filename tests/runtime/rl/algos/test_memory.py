@@ -264,14 +264,14 @@ def test_what_follows_a_truncation_is_valued_with_the_memory_of_its_episode(name
     policy = method.policy
     with torch.no_grad():
         states = policy.unroll(batch.obs, batch.ended, starting_states(batch.state, 10))
-        values = method._values(states.flatten(0, 1)).view(6, 4)
+        values = method.values(states.flatten(0, 1)).view(6, 4)
         following = [
-            method._next_values(values, states, batch.next_obs, batch.ended, is_captured=captured)
+            method.next_values(values, states, batch.next_obs, batch.ended, is_captured=captured)
             for captured in (False, True)
         ]
         for t, n in torch.nonzero(batch.ended == 2).tolist():
             after = policy.follow(batch.next_obs[t, n : n + 1], states[t, n : n + 1])
-            assert following[0][t, n].item() == pytest.approx(method._values(after).item(), abs=1e-6)
+            assert following[0][t, n].item() == pytest.approx(method.values(after).item(), abs=1e-6)
     inner = batch.ended[:-1] == 0
     assert torch.equal(following[0][:-1][inner], values[1:][inner])
     assert torch.allclose(*following, atol=1e-6)
@@ -281,14 +281,14 @@ def test_the_first_step_of_ppo_moves_memory_policy_and_value_by_the_gradient_of_
     config = PPOConfig(hidden=(7,), epochs=1, minibatch_size=24, max_grad_norm=1e9)
     method = RecurrentPPO(shape_of("gru"), config, seed=5)
     batch = rollouts(method, 0)
-    (_, _, _, advantage, target, _, state), count = method._minibatch_columns(batch)
+    (_, _, _, advantage, target, _, state), count = method.minibatch_columns(batch)
     assert count == 4, "whole segments"
     advantage, target = advantage.transpose(0, 1).flatten(), target.transpose(0, 1).flatten()
     states = method.policy.unroll(batch.obs, batch.ended, state).flatten(0, 1)
     logits = method.policy.head(states)
     chosen = torch.distributions.Categorical(logits=logits).log_prob(batch.action.flatten())
     scaled = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-    loss = -(chosen * scaled).mean() + 0.25 * (method._values(states) - target).square().mean()
+    loss = -(chosen * scaled).mean() + 0.25 * (method.values(states) - target).square().mean()
     gradient = method.policy.arena.gradient(loss)
     stats = method.update(batch)
     assert method.state()["policy.mean"].numpy() == pytest.approx(0.1 * gradient.numpy(), abs=1e-5)

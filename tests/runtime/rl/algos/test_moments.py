@@ -87,7 +87,7 @@ def test_worker_and_learner_see_the_same_normalised_numbers(make: Any) -> None:
     actor = NumpyActor(NORMALISED)
     actor.load(method.actor_arena())
 
-    inside = actor._features(seen.numpy())
+    inside = actor.features(seen.numpy())
     assert inside.mean(axis=0) == pytest.approx(np.zeros(3), abs=1e-2)
     assert inside.std(axis=0) == pytest.approx(np.ones(3), rel=1e-2)
     with torch.no_grad():
@@ -107,7 +107,7 @@ def test_what_is_far_out_is_bounded() -> None:
     actor = NumpyActor(NORMALISED)
     actor.load(method.actor_arena())
     far = np.array([[1e9, -1e9, 0.0]], dtype=np.float32)
-    assert actor._features(far)[0, :2].tolist() == [10.0, -10.0]
+    assert actor.features(far)[0, :2].tolist() == [10.0, -10.0]
 
 
 def test_ratios_begin_at_one_although_the_moments_move() -> None:
@@ -146,14 +146,16 @@ def test_a_reward_is_in_units_of_the_returns_deviation(make: Any) -> None:
     method = make(GAUSSIAN, dataclasses.replace(config, normalise_returns=True), 3)
     batch = scaled(method, 0)
     method.update(batch)
-    assert method._returns is not None
-    assert method._returns.variance.item() == pytest.approx(batch.discounted.var(correction=0).item(), rel=1e-4)
+    assert method.return_moments is not None
+    assert method.return_moments.variance.item() == pytest.approx(
+        batch.discounted.var(correction=0).item(), rel=1e-4
+    )
 
-    twice = method._normalised_reward(batch)  # counts the same returns again, which does not change moments
+    twice = method.normalised_reward(batch)  # counts the same returns again, which does not change moments
     deviation = batch.discounted.std(correction=0).item()
     assert twice.numpy() == pytest.approx((batch.reward / deviation).numpy(), rel=1e-3)
     huge = dataclasses.replace(batch, reward=batch.reward * 1e6)
-    assert method._normalised_reward(huge).abs().max() == REWARD_BOUND
+    assert method.normalised_reward(huge).abs().max() == REWARD_BOUND
 
 
 class Rewarding:

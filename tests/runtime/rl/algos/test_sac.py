@@ -142,9 +142,9 @@ def test_target_takes_its_action_in_the_next_state():
     sac, other = SAC(SHAPE, SMALL, seed=1), SAC(SHAPE, SMALL, seed=1)
     batch = make_batch(1)
     alpha = torch.tensor([0.1])
-    y = sac._bellman_target(batch, batch, alpha)
+    y = sac.soft_bellman_target(batch, batch, alpha)
     shifted = replace(batch, next_obs=batch.next_obs + 1.0)
-    moved = other._bellman_target(shifted, shifted, alpha)
+    moved = other.soft_bellman_target(shifted, shifted, alpha)
     ended = batch.terminated == 1
     assert (y[ended] == batch.reward[ended]).all()
     assert (moved[ended] == y[ended]).all()
@@ -169,6 +169,12 @@ def test_target_critics_stand_still_between_their_steps():
     assert torch.equal(sac.state()["target_critic"], start)
     sac.update(make_batch(1))
     assert torch.equal(sac.state()["target_critic"], sac.state()["critic"])
+
+
+def test_a_launch_of_several_updates_ends_where_the_target_critics_step_between_them():
+    each, third = (SAC(SHAPE, replace(SMALL, target_updates=number), seed=0) for number in (1, 3))
+    assert [each.ends_launch(number) for number in range(6)] == [False] * 6
+    assert [third.ends_launch(number) for number in range(6)] == [False, False, True] * 2
 
 
 def test_a_temperature_that_does_not_learn_stays_as_it_began():

@@ -15,7 +15,7 @@ from runtime.base.methods import ImpalaConfig, PPOConfig, SACConfig
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.impala import Impala
 from runtime.rl.algos.off_policy.sac import SAC, random_shift
-from runtime.rl.algos.ppo import PPO, clipped_stats
+from runtime.rl.algos.ppo import PPO, clipped_stats, value_error
 from runtime.rl.buffers.replay import Batch
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from tests.runtime.rl.algos.test_onpolicy import GAUSSIAN, acted
@@ -83,7 +83,7 @@ def test_the_policy_of_sac_learns_from_the_critics_of_after_their_step(precision
     with torch.no_grad():
         after.arena.refresh()
         features = after.features(make_batch(1).obs)
-        loss, _ = sac._actor_loss(features, features, torch.tensor(1e-6))
+        loss, _ = sac.policy_loss(features, features, torch.tensor(1e-6))
     assert abs(stats["actor_loss"]) > 10 * abs(stats["mean_q"])
     assert stats["actor_loss"] == pytest.approx(loss.item(), rel=0.3)
 
@@ -142,6 +142,35 @@ def test_ppo_stops_its_epochs_at_the_divergence_that_was_asked_for():
     # One minibatch an epoch: the first has no divergence, so the second is the last.
     assert torch.equal(bound.tensors()["policy"], once.tensors()["policy"])
     assert not torch.equal(bound.tensors()["policy"], free.tensors()["policy"])
+
+
+def test_the_ratio_of_probabilities_counts_within_the_clip_on_both_sides():
+    losses = []
+    for shift in (1.0, -1.0):
+        method = PPO(GAUSSIAN, PPOConfig(hidden=(16,), minibatch_size=32, epochs=1, clip=0.2), 0)
+        batch = acted(method, 8, 4, 1)
+        stats = method.update(replace(batch, log_prob=batch.log_prob - shift)).floats()
+        losses.append(stats["policy_loss"])
+        assert stats["clipped"] == 1.0
+    # Advantages have a mean of zero, so those above and below it weigh the same: all ratios are e or 1/e.
+    e = 2.7182818
+    assert losses[0] > 0 < losses[1]
+    assert losses[0] / losses[1] == pytest.approx((e - 1.2) / (0.8 - 1 / e), rel=1e-3)
+
+
+def test_the_clipped_error_of_a_value_is_the_larger_of_two():
+    value, before, target = torch.tensor([2.0, 0.0, 0.1]), torch.zeros(3), torch.tensor([2.0, -1.0, 0.0])
+    assert value_error(value, before, target, None).item() == pytest.approx((0.0 + 1.0 + 0.01) / 3)
+    assert value_error(value, before, target, 0.5).item() == pytest.approx((2.25 + 1.0 + 0.01) / 3)
+    assert value_error(-value, before, -target, 0.5).item() == pytest.approx((2.25 + 1.0 + 0.01) / 3)
+
+
+def test_the_figures_of_an_update_are_means_over_its_minibatches():
+    config = PPOConfig(hidden=(16,), epochs=2, lr=1e-9)
+    several, one = (PPO(GAUSSIAN, replace(config, minibatch_size=size), 0) for size in (8, 32))
+    means = [method.update(acted(method, 8, 4, 1)).floats() for method in (several, one)]
+    for name in ("value_loss", "entropy"):
+        assert means[0][name] == pytest.approx(means[1][name], rel=1e-4)
 
 
 ON_POLICY = {
@@ -224,7 +253,7 @@ def test_without_entropy_in_the_target_the_critics_value_returns_alone():
 
     def target(alpha: float, *, is_paid: bool) -> torch.Tensor:
         sac = SAC(SHAPE, replace(SMALL, entropy_in_target=is_paid), 0)
-        return sac._bellman_target(batch, batch, torch.tensor([alpha]))
+        return sac.soft_bellman_target(batch, batch, torch.tensor([alpha]))
 
     assert torch.equal(target(5.0, is_paid=False), target(0.0, is_paid=True))
     assert not torch.allclose(target(5.0, is_paid=False), target(5.0, is_paid=True))

@@ -58,7 +58,7 @@ def test_target_is_the_smaller_critic_at_the_target_policys_action(precision):
     errors = [1.5 - 2.0, 4.25 - 2.0, 0.0 + 1.0, 3.5 + 1.0]
     # tanh(atanh(1/2)) is 1/2 up to the rounding of its argument.
     assert stats["critic_loss"] == pytest.approx(sum(error**2 for error in errors) / 4, rel=2e-3)
-    assert method._next_value(batch().next_obs).tolist() == pytest.approx([2.0, 2.0], rel=2e-3)
+    assert method.next_value(batch().next_obs).tolist() == pytest.approx([2.0, 2.0], rel=2e-3)
     assert stats["mean_q"] == pytest.approx((1.5 + 4.25 + 0.0 + 3.5) / 4)
 
 
@@ -67,12 +67,12 @@ def test_noise_on_the_targets_action_is_clipped_and_so_is_the_action():
     constant(method)
     rows = torch.zeros((4_000, 3))
     # a is 0.25 or 0.75, so the smaller critic is 1.5 or 2.5, equally often.
-    values = method._next_value(rows)
+    values = method.next_value(rows)
     assert sorted(set(values.tolist())) == pytest.approx([1.5, 2.5])
     assert values.mean().item() == pytest.approx(2.0, abs=0.05)
     wide = td3(target_noise=1e6, target_noise_clip=5.0)
     constant(wide)
-    assert sorted(set(wide._next_value(rows).tolist())) == pytest.approx([-1.0, 3.0])
+    assert sorted(set(wide.next_value(rows).tolist())) == pytest.approx([-1.0, 3.0])
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -107,7 +107,7 @@ def test_policy_and_targets_follow_every_second_update():
 def test_the_policy_climbs_the_first_critic():
     method = td3(policy_delay=1, actor_lr=0.01)
     constant(method)
-    loss = method._learn_actor(batch().obs).item()
+    loss = method.learn_actor(batch().obs).item()
     assert loss == pytest.approx(-2.0)
     # Q1 = 2 (tanh(b) + 1) - 1 rises with b by 2 (1 - 1/4), and Adam's first step is its step size.
     assert method._optimisers["actor"].mean[-2].item() == pytest.approx(-0.1 * 2 * 0.75)

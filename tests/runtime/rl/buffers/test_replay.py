@@ -389,7 +389,7 @@ def test_what_is_misjudged_is_sampled_more_often_and_counts_less_each_time():
     replay = make(4, seed=0, priority=Priority(1.0, 1.0))
     replay.put(numbered(0, 4))
     replay.sample(64)
-    replay.update_priorities(np.where(replay._sampled == 2, 7.0, 1.0))
+    replay.update_priorities(np.where(replay.sampled == 2, 7.0, 1.0))
     counts = np.zeros(4)
     for _ in range(100):
         batch = replay.sample(100)
@@ -422,7 +422,7 @@ def test_priorities_survive_a_resume_and_new_transitions_get_the_largest():
     replay = make(4, seed=0, priority=Priority(1.0, 1.0))
     replay.put(numbered(0, 3))
     replay.sample(64)
-    replay.update_priorities(np.where(replay._sampled == 1, 9.0, 0.0))
+    replay.update_priorities(np.where(replay.sampled == 1, 9.0, 0.0))
     resumed = make(4, seed=5, priority=Priority(1.0, 1.0))
     resumed.load_state(replay.state())
     assert set(resumed.sample(500).obs[:, 0].numpy()) == {1.0}

@@ -270,7 +270,7 @@ def test_a_worker_sees_the_latents_of_a_tuned_encoder_as_those_of_a_frozen_one(t
     )
     actor = NumpyActor(plan.shape)
     actor.load(learning.actor_arena())
-    latents = actor._features(rows[0])
+    latents = actor.features(rows[0])
     np.testing.assert_allclose(latents, frozen.reset(0), rtol=1e-4, atol=1e-5)
     network = Network(plan.shape, torch.Generator(), "cpu")
     network.arena.flat.copy_(torch.from_numpy(learning.actor_arena()))

@@ -318,7 +318,7 @@ def test_actions_stay_inside_their_bounds(space: spaces.Box, lowest: float, high
     env.reset(0)
     for number in (-1.0, 1.0, -7.0, 0.3):
         env.step(np.array([[number]], np.float32))
-    taken = env._envs[0].unwrapped.taken
+    taken = env.envs[0].unwrapped.taken
     assert all(space.contains(action) for action in taken)
     assert [float(action[0]) for action in taken[:2]] == pytest.approx([lowest, highest])
 

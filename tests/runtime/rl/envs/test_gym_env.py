@@ -164,7 +164,7 @@ def test_every_kind_of_action_reaches_the_environment(
     assert env.action_space == space
     env.reset(0)
     env.step(np.array([given], dtype=space.dtype))
-    (taken,) = env._envs[0].unwrapped.taken
+    (taken,) = env.envs[0].unwrapped.taken
     assert np.asarray(taken).tolist() == expected
 
 
@@ -175,7 +175,7 @@ def test_frames_are_stacked_as_channels() -> None:
 
 def test_a_lost_simulator_is_neither_learned_from_nor_counted() -> None:
     env = make_vector_env("tests/Everything-v0", 2, options={})
-    env._envs[0].unwrapped.loses_at = 2
+    env.envs[0].unwrapped.loses_at = 2
     env.reset(0)
     action = np.zeros((2, 2), np.float32)
     results = [env.step(action) for _ in range(5)]

@@ -76,8 +76,8 @@ def said():
     return []
 
 
-def sender(folder: Path, said: list[str]) -> tracking._Sender:
-    return tracking._Sender("mlflow", folder, context(folder), said.append)
+def sender(folder: Path, said: list[str]) -> tracking.TrackerSender:
+    return tracking.TrackerSender("mlflow", folder, context(folder), said.append)
 
 
 def test_numbers_of_learner_and_evaluator_are_sent_once_each(tmp_path, service, said):
@@ -191,7 +191,7 @@ def test_the_package_itself_gets_the_run(tmp_path, tracker, monkeypatch):
         record("learner", 1.0, 100, mean_return=2.5) + record("evaluator", 2.0, 200, eval_return=9.0)
     )
     said: list[str] = []
-    sending = tracking._Sender(tracker, tmp_path, context(tmp_path, tracker), said.append)
+    sending = tracking.TrackerSender(tracker, tmp_path, context(tmp_path, tracker), said.append)
     assert sending.close(is_done=True) == 0, said
     if tracker == "wandb":
         (file,) = (tmp_path / "wandb").glob("offline-run-*/*.wandb")

@@ -190,10 +190,10 @@ async def test_what_was_claimed_is_given_back_when_the_server_refuses_another_de
     assert held(server) == {"n-1.1": "b"}
 
 
-async def test_a_claim_that_is_cancelled_gives_back_what_it_has(leases, server):
+async def test_a_claim_that_is_cancelled_gives_back_what_it_has(leases, context, server):
     await leases.claim(wish("b", (1,), slot=1))
     reached = asyncio.Event()
-    read = leases._api.read
+    read = context.api.read
 
     async def hang(kind, namespace, name):
         if name.endswith("-1") and not reached.is_set():
@@ -201,7 +201,7 @@ async def test_a_claim_that_is_cancelled_gives_back_what_it_has(leases, server):
             await asyncio.Event().wait()
         return await read(kind, namespace, name)
 
-    leases._api.read = hang
+    context.api.read = hang
     task = asyncio.ensure_future(leases.claim(wish("a", (0, 1))))
     await reached.wait()
     task.cancel()

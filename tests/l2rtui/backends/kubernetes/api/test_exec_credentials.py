@@ -83,11 +83,11 @@ async def test_a_plugin_that_hangs_is_ended_with_what_it_started(tmp_path):
         "time.sleep(60)"
     )
     began = time.monotonic()
-    with pytest.raises(ApiError, match="did not finish within 1 s"):
-        await ExecSource(ACCESS, plugin(tmp_path, code), limit_seconds=1.0).fetch()
-    assert time.monotonic() - began < 10
+    with pytest.raises(ApiError, match="did not finish within 5 s"):
+        await ExecSource(ACCESS, plugin(tmp_path, code), limit_seconds=5.0).fetch()
+    assert time.monotonic() - began < 40, "the plugin sleeps for a minute"
     child = int((tmp_path / "pid").read_text())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while _lives(child):
             await asyncio.sleep(0.05)
 

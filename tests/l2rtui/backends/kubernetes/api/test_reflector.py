@@ -51,7 +51,7 @@ class Told:
 
 @asynccontextmanager
 async def following(server, timing=FAST, *, streams_lists=False):
-    api = server.api()
+    api = server.followed_by = server.api()
     api.server_version = (1, 33) if streams_lists else (1, 20)
     reported = Told()
     gate = ServerGate(lambda: probe(api), timing)
@@ -168,7 +168,7 @@ async def test_revisions_that_are_gone_now_and_then_are_listed_again_without_gro
     server = Server([config_map("a", 3)], on_watch=[well] * 6 + [stay])
     async with serving(server), following(server) as (reflector, _):
         await until(lambda: len(server.watches) == 7)
-        assert reflector._back_off.pause() <= 4 * FAST.first
+        assert reflector.back_off.pause() <= 4 * FAST.first
 
 
 async def test_an_object_that_takes_the_name_of_another_is_another():
@@ -289,8 +289,7 @@ async def test_a_watch_whose_connection_we_close_ourselves_goes_on_with_another(
     server = Server([config_map("a", 3)])
     async with serving(server), following(server) as (reflector, _):
         await until(lambda: len(server.watches) == 1 and reflector.stale_seconds == 0.0)
-        _, client = reflector._api._session._clients.popitem()  # as for a client certificate that has been renewed
-        await reflector._api._session._close(client)
+        await server.followed_by.session.close_clients()  # as for a client certificate that has been renewed
         await until(lambda: len(server.watches) == 2)
         assert len(server.lists) == 1
 

@@ -45,7 +45,7 @@ async def answering(*answers, pieces=None, tls=None):
         port = server.sockets[0].getsockname()[1]
         api = Connection(Access("c", "k", f"http://127.0.0.1:{port}", User("u")))
         yield api, requests
-        assert api._session is None
+        assert api.session is None
         await api.close()
         for writer in writers:
             writer.close()
@@ -172,10 +172,10 @@ async def test_reads_are_lean_until_something_needs_the_session():
         review = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
         await asyncio.gather(*(api.request("GET", f"/{number}") for number in range(9)))
         await api.request("POST", review, body={})
-        assert api._session is None
+        assert api.session is None
         await api.request("POST", "/api/v1/pods", body={})
-        session = api._session
+        session = api.session
         assert session is not None
         assert await api.request("GET", "/") == await api.request("GET", "/")
-        assert api._session is session
+        assert api.session is session
         await api.close()

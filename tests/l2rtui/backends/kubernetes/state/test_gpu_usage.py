@@ -61,6 +61,8 @@ def flags(*containers, on=EIGHT, **more):
         ({NV: "none", CU: ""}, []),
         ({CU: ""}, []),
         ({CU: "-1"}, []),
+        ({CU: "NoDevFiles"}, []),
+        ({NV: "NoDevFiles"}, [None]),
         ({CU: "1,-1,2"}, [1]),
         ({NV: "all"}, list(range(8))),
         ({NV: "all", CU: "4"}, [4]),
