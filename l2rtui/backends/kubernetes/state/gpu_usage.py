@@ -39,7 +39,6 @@ NVIDIA = "NVIDIA_VISIBLE_DEVICES"
 CUDA = "CUDA_VISIBLE_DEVICES"
 _NAMES = (NVIDIA, CUDA)
 _NOTHING = ("none", "void", "")
-_NO_DEVICE = ("none", "void", "", "-1", "NoDevFiles")
 _UUID_PREFIXES = ("GPU-", "MIG-")
 _HAMI_UUID = re.compile(r"GPU-[0-9a-fA-F-]+")
 _MOUNT: Final = re.compile(r"/var/run/nvidia-container-devices(?:/(?P<token>[^/]*))?/?|/dev/nvidia(?P<index>\d+)")
@@ -364,7 +363,7 @@ def _read_pin(text: str, is_cuda: bool) -> _Pin:
     value = text.strip()
     if "$(" in value:  # $(NAME) is expanded in the container
         return _HIDDEN
-    if value in (_NO_DEVICE if is_cuda else _NOTHING):
+    if value in _NOTHING:
         return _Pin(is_set=True)
     if value == "all":
         return _Pin(is_set=True, is_all=True)
