@@ -82,6 +82,8 @@ class Figures:
     """Seconds from a publish until all workers know of it."""
     recovery: float = 0.0
     """Seconds from the return of a learner until it has all workers again."""
+    crowd: float = 0.0
+    """As ``latency``, of the real workers that share a process."""
 
 
 @dataclass(frozen=True)
@@ -262,7 +264,8 @@ def real(count: int, period: float, seconds: float, *, at_once: bool = False) ->
         child.join()
     learner.exchange.close()
     *rates, network = (part / passed for part in rest)
-    return Figures(count, period, *rates, *percentiles(late[0] if late else [0.0]), network=network)
+    crowd = float(np.median(late[-1])) if late else 0.0
+    return Figures(count, period, *rates, *percentiles(late[0] if late else [0.0]), network=network, crowd=crowd)
 
 
 def percentiles(latencies: list[float]) -> tuple[float, float]:
@@ -493,7 +496,8 @@ def main(arguments: list[str]) -> None:
             ratios = (
                 getattr(simulated[-1], name) / getattr(found, name) for name in ("cpu", "segments", "latency")
             )
-            print("    simulated / real: CPU {:.2f}, segments {:.2f}, latency {:.2f}".format(*ratios), flush=True)
+            print("    simulated / real: CPU {:.2f}, segments {:.2f}, latency {:.2f}".format(*ratios), end="; ")
+            print(f"{1e3 * found.crowd:.1f} ms for the workers that share a process", flush=True)
     if options.out:
         runs = [("simulated", run) for run in simulated] + [("real", run) for run in checks.values()]
         lines = (json.dumps({"kind": kind, **asdict(run)}) + "\n" for kind, run in runs)
