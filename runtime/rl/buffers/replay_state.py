@@ -155,7 +155,7 @@ class Rows(Protocol):
         """Return copies of rows."""
 
 
-class Replay(Protocol):
+class ReplayRing(Protocol):
     """Parts of a replay buffer that are saved and loaded."""
 
     capacity: int
@@ -184,7 +184,7 @@ class Replay(Protocol):
         """Insert a saved history, oldest first."""
 
 
-def cut_of(replay: Replay, most_bytes: int | None) -> tuple[ReplayCut, RingCut]:
+def cut_of(replay: ReplayRing, most_bytes: int | None) -> tuple[ReplayCut, RingCut]:
     """Return the state for a resumed run as of now; ``most_bytes`` limits it to the newest transitions.
 
     The second value is the part whose rows must be copied before they are overwritten.
@@ -205,7 +205,7 @@ def cut_of(replay: Replay, most_bytes: int | None) -> tuple[ReplayCut, RingCut]:
     return ReplayCut(names, rows, facts, replay.priorities.saved(slots)), rows
 
 
-def _facts(replay: Replay) -> Arrays:
+def _facts(replay: ReplayRing) -> Arrays:
     """Return a complete state without the transitions."""
     # The state of the generator is a nested dict of big integers: JSON stores it exactly, an array cannot.
     generator = json.dumps(replay.rng.bit_generator.state).encode()
@@ -216,7 +216,7 @@ def _facts(replay: Replay) -> Arrays:
     }
 
 
-def _newest_within(replay: Replay, count: int, most_bytes: int | None) -> int:
+def _newest_within(replay: ReplayRing, count: int, most_bytes: int | None) -> int:
     """Return how many of the newest transitions fit into ``most_bytes`` with all observations that they need."""
     if most_bytes is None:
         return count
@@ -232,7 +232,7 @@ def _newest_within(replay: Replay, count: int, most_bytes: int | None) -> int:
     return newest if replay.sequence is None else newest - newest % math.prod(replay.sequence)
 
 
-def _following(replay: Replay, newest: int) -> tuple[NDArray[np.intp], ...]:
+def _following(replay: ReplayRing, newest: int) -> tuple[NDArray[np.intp], ...]:
     """Return rows and ``next`` of the newest transitions, and rows and first uses of the tails after them."""
     index = replay.index
     slots = np.arange(index.inserted - newest, index.inserted) % index.rows
@@ -247,7 +247,7 @@ def _following(replay: Replay, newest: int) -> tuple[NDArray[np.intp], ...]:
     return slots, following, tails[order], users[first_use[order]]
 
 
-def load_into(replay: Replay, state: Mapping[str, NDArray[Any]]) -> None:
+def load_into(replay: ReplayRing, state: Mapping[str, NDArray[Any]]) -> None:
     """Load the arrays of `cut_of`, of any version. Raises ValueError if another capacity or layout wrote them.
 
     A complete state is restored exactly; a state with only the newest transitions is inserted.
@@ -285,7 +285,7 @@ def load_into(replay: Replay, state: Mapping[str, NDArray[Any]]) -> None:
         replay.priorities.load(slots, ordered, replay.rng)
 
 
-def _check(replay: Replay, state: Mapping[str, NDArray[Any]], count: int) -> None:
+def _check(replay: ReplayRing, state: Mapping[str, NDArray[Any]], count: int) -> None:
     """Raise ValueError unless every array has the type and shape that this replay requires."""
     segment = tuple(state.get(_SEQUENCE, np.zeros(0)).tolist())
     if replay.sequence is not None and segment != replay.sequence:

@@ -204,9 +204,9 @@ def _plugin_devices(node: str, meta: ObjectMeta, resources: tuple[Resource, ...]
 
 def _replicas(meta: ObjectMeta, capacity: Quantities | None) -> int:
     """Return the number of shares of each GPU; 1 if they are not shared, or by a program that says no number."""
-    said = _number(meta.label(labels.GPU_REPLICAS) or meta.label(labels.GKE_CLIENTS), 0)
-    if said or meta.annotation(labels.HAMI_NODE):
-        return max(said, 1)
+    replicas = _number(meta.label(labels.GPU_REPLICAS) or meta.label(labels.GKE_CLIENTS), 0)
+    if replicas or meta.annotation(labels.HAMI_NODE):
+        return max(replicas, 1)
     units, cards = int(quantity(capacity, WHOLE)), _number(_first(meta, labels.CLOUD_GPU_COUNTS), 0)
     return units // cards if 0 < cards < units and units % cards == 0 else 1
 
