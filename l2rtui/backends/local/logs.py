@@ -128,6 +128,7 @@ class _Cursor:
         """Continue in this file, from its current offset."""
         self.close()
         self._serial, self._file, self.rest = serial, file, rest
+        self._folder_mtime = 0  # an unchanged folder may have files after this one
 
     def stay(self) -> None:
         """Stay in the current file: ``advance`` yields nothing."""

@@ -83,6 +83,16 @@ async def test_processes_follow_each_other_with_marks(tmp_path):
     assert marks == [False, False, True, False, True, False, False]
 
 
+@pytest.mark.parametrize("query", [{}, {"follow": True}, {"since": 1.0}, {"follow": True, "tail": 1000}])
+async def test_a_folder_that_has_not_changed_for_long_is_read_to_its_end(tmp_path, query):
+    write(tmp_path, 0, *(f"line {number}" for number in range(200)), max_bytes=4096)
+    write(tmp_path, 1, "c", mark="restart 1, exit 1")
+    write(tmp_path, 2, "d", mark="restart 2, exit 1")
+    everything = await read(tmp_path, tail=1000)
+    os.utime(tmp_path, (time.time() - 3_600,) * 2)
+    assert await read(tmp_path, **query) == everything
+
+
 async def test_there_may_be_nothing_to_read(tmp_path):
     for query in ({}, {"tail": 3}, {"previous": True}, {"since": 1.0}, {"follow": True}):
         assert await read(tmp_path / "none", **query) == []
