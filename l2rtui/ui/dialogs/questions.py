@@ -79,9 +79,9 @@ class Questions:
         if not may_touch(self._ctx, "scale", runs):
             return
         sets = [workers for run in runs if (workers := run.set_named(set_name))]
-        if replicas != 1 and any(workers.role is Role.LEARNER for workers in sets):
+        if any(workers.role is Role.LEARNER and workers.replicas != replicas for workers in sets):
             self._ctx.background.say(
-                f"{set_name} is the learner: a run has exactly one. ctrl+d on the run destroys it whole."
+                f"{set_name} is the learner: it keeps its number of pods. ctrl+d on the run destroys it whole."
             )
             return
         before, after = sum(workers.replicas for workers in sets), replicas * len(runs)

@@ -216,7 +216,7 @@ class PlaceScreen(SettledScreen, Screen[tuple[str, ...] | None]):
         now = time.monotonic()
         number = digit if now - self._typed_at > DIGIT_SECONDS else 10 * self._typed + digit
         if self.editor.is_learner_current:
-            self._ctx.background.say("A run has exactly one learner. tab goes to the next set.")
+            self._ctx.background.say("learner.nodes in the spec is its number of pods. tab goes to the next set.")
         elif self.draft.sets and 0 < number <= MAX_REPLICAS:
             self._typed, self._typed_at = number, now
             self.editor.set_replicas(number)

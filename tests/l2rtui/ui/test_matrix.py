@@ -64,7 +64,7 @@ async def test_no_second_learner_is_asked_for(desk):
         select_run(one, "racing-sac-s0")
         await one.press("right", "plus")
         assert one.cluster.panes.runs.cursor_set == "learner"
-        await one.until(lambda: any("a run has exactly one" in said for said in one.says()))
+        await one.until(lambda: any("it keeps its number of pods" in said for said in one.says()))
         assert one.top == "ClusterScreen"
 
 

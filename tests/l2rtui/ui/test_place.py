@@ -100,7 +100,7 @@ async def test_digits_set_the_replicas_and_a_range_takes_them(desk, cluster):
         await one.press("x")
         assert staged(one) == {}
         await one.press("shift+tab", "5")
-        assert any("exactly one learner" in sentence for sentence in one.says())
+        assert any("is its number of pods" in sentence for sentence in one.says())
 
 
 async def test_the_plan_seats_every_replica_where_it_was_put(desk, cluster):
