@@ -24,7 +24,13 @@ def output_of(*words: str, seconds: float = 30.0) -> str:
 
 def programs() -> set[str]:
     """Return the names of all measurement files that have a `main`, except those that another one starts."""
-    helpers = {"learning_reference", "learning_speed_alone", "learning_speed_sb3", "gpu measuring"}
+    helpers = {
+        "learning_cleanrl",
+        "learning_reference",
+        "learning_speed_alone",
+        "learning_speed_sb3",
+        "gpu measuring",
+    }
     names = set()
     for path in [*FOLDER.glob("*.py"), *FOLDER.glob("exchange/*.py"), FOLDER / "gpu" / "__init__.py"]:
         tree = ast.parse(path.read_text("utf-8"))

@@ -13,7 +13,6 @@ import pytest
 from l2rtui.backends.kubernetes.actions import describe, diagnose
 from l2rtui.backends.kubernetes.api.client import connect
 from l2rtui.backends.kubernetes.streams import channels
-from l2rtui.backends.kubernetes.streams import channels as execution
 from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import BackendError
 from tests.cluster.test_logs import manifest, running
@@ -21,14 +20,14 @@ from tests.cluster.test_logs import manifest, running
 pytestmark = [pytest.mark.cluster, pytest.mark.smoke, pytest.mark.timeout(180)]
 _PROGRAM = """
 import asyncio, sys
-from l2rtui.backends.kubernetes.streams import exec as execution
+from l2rtui.backends.kubernetes.streams import channels
 from l2rtui.backends.kubernetes.api.client import connect
 from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import L2RError
 async def main():
     api = await connect()
     try:
-        return await execution.run(api, PodView("", "real", namespace=sys.argv[1]), sys.argv[2:])
+        return await channels.run(api, PodView("", "real", namespace=sys.argv[1]), sys.argv[2:])
     except L2RError as error:
         print(error, file=sys.stderr)
         return 99
@@ -70,12 +69,12 @@ async def test_what_a_command_says_is_captured_byte_by_byte_without_a_terminal(a
     await api.create(manifest(namespace, "real", "phortx0"))
     await running(api, namespace, ["real"])
     pod = PodView("", "real", namespace=namespace)
-    result = await execution.capture(api, pod, ["sh", "-c", "printf 'a\\377\\000b'; echo bad >&2; exit 5"])
+    result = await channels.capture(api, pod, ["sh", "-c", "printf 'a\\377\\000b'; echo bad >&2; exit 5"])
     assert (result.code, result.out, result.err) == (5, b"a\xff\x00b", b"bad\n")
-    large = await execution.capture(api, pod, ["sh", "-c", "head -c 300000 /dev/zero"])
+    large = await channels.capture(api, pod, ["sh", "-c", "head -c 300000 /dev/zero"])
     assert (large.code, len(large.out)) == (0, 300_000)
     try:
-        code = (await execution.capture(api, pod, ["no-such-program"])).code
+        code = (await channels.capture(api, pod, ["no-such-program"])).code
     except BackendError:  # with the container runtime's message
         code = 127
     assert code in (126, 127)

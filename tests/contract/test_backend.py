@@ -213,10 +213,8 @@ async def test_the_nodes_of_a_learner_are_one_set_that_is_claimed_whole(backend)
     (run,) = snapshot.runs.values()
     assert [(view.name, view.replicas) for view in run.sets] == [("learner", 2)]
     pods = snapshot.pods_of("nodes")
-    assert [(pod.name, pod.role, pod.index) for pod in pods] == [
-        ("nodes-learner-0", Role.LEARNER, 0),
-        ("nodes-learner-1", Role.LEARNER, 1),
-    ]
+    assert [(pod.role, pod.index) for pod in pods] == [(Role.LEARNER, 0), (Role.LEARNER, 1)]
+    assert all(pod.name.startswith(f"nodes-learner-{pod.index}") for pod in pods)
     assert free_slots(backend, snapshot) == free - 2
     _, receipt = await destroyed(backend, run)
     assert receipt.left == ()

@@ -23,11 +23,11 @@ ROOT = Path(__file__).parents[2]
 
 
 def free_port() -> int:
-    """A free port whose two successors are free too, below the system's ports for connections."""
+    """A free port whose three successors are free too, below the ports that the system gives to connections."""
     while True:
         port = random.randrange(12_000, 32_000)
         try:
-            for offset in range(3):
+            for offset in range(4):
                 with socket.socket() as listener:
                     listener.bind(("127.0.0.1", port + offset))
         except OSError:

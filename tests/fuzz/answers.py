@@ -27,7 +27,7 @@ from l2rtui.backends.kubernetes.api import oidc
 from l2rtui.backends.kubernetes.api.credentials import ExecSource
 from l2rtui.backends.kubernetes.api.errors import RequestInfo, response_error
 from l2rtui.backends.kubernetes.api.kubeconfig import ExecPlugin, Oidc
-from l2rtui.backends.kubernetes.api.structs import ObjectMeta
+from l2rtui.backends.kubernetes.api.structs import NodeStruct, ObjectMeta
 from l2rtui.backends.kubernetes.state import node_devices, views
 from l2rtui.backends.local import outside
 from l2rtui.backends.local.paths import StateFolder
@@ -220,7 +220,7 @@ def _read_map(data: bytes) -> None:
     destroy.results_location(text)
     meta = ObjectMeta(annotations={labels.SEATS: text, labels.HAMI_NODE: text})
     views.read_planned_replicas(meta)
-    list(node_devices._uuids(meta))
+    node_devices.read_devices(NodeStruct(metadata=meta), node_devices.SlotRule())
     learner = SetSpec("learner", Role.LEARNER, ("l2r-runtime", "learner"))
     settings_findings(RunSpec(Kind.LEARNER_WORKERS, "r", "r", (learner,), train=text))
 

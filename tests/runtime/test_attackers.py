@@ -20,8 +20,8 @@ from runtime.exchange.transport.request_reply import RequestSocket
 from runtime.rendezvous.round_state import decode_state
 from runtime.rendezvous.shared_values import LARGEST_BYTES, RemoteValues, keys_of
 from tests.fakes.attackers import Attackers, each, is_root, recording, report
+from tests.fakes.faults import free_port
 from tests.runtime.conftest import RunUnderTest
-from tests.runtime.exchange.test_sockets import free_ports
 from tests.runtime.jobs.elastic_jobs import ROUND_PROGRAM, Job, part, together
 from tests.runtime.programs import Programs, wait_for
 from tests.tiers import starts_processes
@@ -44,7 +44,7 @@ def test_nobody_ends_or_moves_an_elastic_job(programs):
     token = programs.folder / "token"
     token.write_text(f"{TOKEN}\n")
     token.chmod(0o600)
-    port = free_ports()
+    port = free_port()
     programs.variables[contract.ENV_TOKEN_FILE] = str(token)
     programs.variables[contract.ENV_ENDPOINT] = f"tcp://127.0.0.1:{port}"
     job = Job(programs, "c10d", str(programs.folder / "round.py"), str(programs.folder), "0")
@@ -81,7 +81,7 @@ def socket_at(port: int) -> RequestSocket:
 
 
 def test_nobody_ends_a_learner_or_trains_with_it(run: RunUnderTest, wait_until: Callable[..., Any]):
-    port = free_ports()
+    port = free_port()
     run.endpoint = f"tcp://127.0.0.1:{port}"
     token, keys = run.folder / "token", run.folder / "keys"
     keys.mkdir(mode=0o700)
@@ -154,7 +154,7 @@ def test_another_user_of_the_machine_reaches_no_socket_of_a_run(run: RunUnderTes
     ]
     wait_until(lambda: all(path.exists() for path in sockets), "its sockets", seconds=240.0, log=learner)
     run.folder.chmod(0o755)  # the folder of the sockets protects itself, whatever the permissions of its parents
-    attacker = Attackers(free_ports(), b"")
+    attacker = Attackers(free_port(), b"")
     result = attacker.attack_as_another_user(0, [], list(map(str, sockets)))
     assert result["joined"] == []
     assert learner.end() == contract.EXIT_DONE

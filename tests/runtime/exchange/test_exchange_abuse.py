@@ -18,8 +18,8 @@ from runtime.exchange.protocol.framing import decode
 from runtime.exchange.protocol.messages import ProtocolError
 from runtime.exchange.transport import curve_keys
 from tests.fakes.abuse import abuse, almost
+from tests.fakes.faults import free_port
 from tests.runtime.conftest import RunUnderTest
-from tests.runtime.exchange.test_sockets import free_ports
 
 pytestmark = pytest.mark.process
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.process
 def test_a_port_that_is_abused_executes_nothing_and_trains_on(
     run: RunUnderTest, wait_until: Callable[..., Any], encrypted: bool
 ) -> None:
-    port = free_ports()
+    port = free_port()
     run.endpoint = f"tcp://127.0.0.1:{port}"
     (run.folder / "token").write_text("right")
     variables = {contract.ENV_TOKEN_FILE: str(run.folder / "token")}
@@ -84,7 +84,7 @@ def silent_crowd() -> Iterator[Callable[[int, int], None]]:
 def test_silent_connections_stop_neither_checkpoints_nor_members(
     run: RunUnderTest, wait_until: Callable[..., Any], silent_crowd: Callable[[int, int], None]
 ) -> None:
-    port = free_ports()
+    port = free_port()
     run.endpoint = f"tcp://127.0.0.1:{port}"
     run.settings |= {"checkpoint_seconds": 1.0}
     (run.folder / "token").write_text("right")

@@ -15,8 +15,8 @@ import pytest
 
 from runtime.base import contract
 from runtime.exchange.protocol.messages import KINDS, RefusalCode
+from tests.fakes.faults import free_port
 from tests.runtime.conftest import RunUnderTest
-from tests.runtime.exchange.test_sockets import free_ports
 
 pytestmark = pytest.mark.process
 
@@ -40,7 +40,7 @@ def test_it_imports_nothing_but_zeromq_and_the_standard_library() -> None:
 
 @pytest.mark.slow
 def test_it_trains_along_and_outlives_the_learner(run: RunUnderTest, wait_until: Callable[..., Any]) -> None:
-    run.endpoint = f"tcp://127.0.0.1:{free_ports()}"
+    run.endpoint = f"tcp://127.0.0.1:{free_port()}"
     run.settings = {
         "environment": "CartPole-v1",
         "algorithm": "ppo",
@@ -73,7 +73,7 @@ def test_it_trains_along_and_outlives_the_learner(run: RunUnderTest, wait_until:
 
 
 def test_it_is_told_why_it_is_refused(run: RunUnderTest, wait_until: Callable[..., Any]) -> None:
-    run.endpoint = f"tcp://127.0.0.1:{free_ports()}"
+    run.endpoint = f"tcp://127.0.0.1:{free_port()}"
     learner = run.start("learner")
     wait_until(lambda: "ready" in learner.text(), "the learner", log=learner)
     worker = start(run)

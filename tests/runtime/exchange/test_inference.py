@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,6 +39,7 @@ from runtime.rl.algos.plan import make_plan
 from runtime.rl.roles.launch_context import Context
 from runtime.rl.roles.remote_inference import NumpyPolicy, remote_inference
 from runtime.rl.spaces import ActionSpace, ObsSpace
+from tests.fakes.faults import free_port
 from tests.runtime.conftest import RunUnderTest
 
 DISCRETE = ActorShape(4, 1, (16,), head="categorical", choices=(3,), activation="tanh")
@@ -71,19 +71,6 @@ def numpy_policy(shape: ActorShape) -> NumpyPolicy:
 
 def observations(rows: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((rows, 4), dtype=np.float32)
-
-
-def free_ports() -> int:
-    """A free port whose successor, used for questions, is free too."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            try:
-                second.bind(("127.0.0.1", port + 3))
-            except OSError:
-                continue
-            return port
 
 
 class Published:
@@ -202,7 +189,7 @@ def test_in_bfloat16_the_network_computes_in_bfloat16_and_answers_in_float32() -
 def test_many_workers_are_answered_with_the_policy_that_the_answer_names(
     kind: str, short_folder: Path, no_leaks: None
 ) -> None:
-    endpoint = parse(f"ipc://{short_folder}" if kind == "ipc" else f"tcp://127.0.0.1:{free_ports()}")
+    endpoint = parse(f"ipc://{short_folder}" if kind == "ipc" else f"tcp://127.0.0.1:{free_port()}")
     theirs, ours = curve_keys.from_token("secret") if kind == "curve" else (None, None)
     policies = {version: actor(DISCRETE, version) for version in range(1, 30)}
     wrong: list[str] = []
@@ -289,7 +276,7 @@ def test_strangers_get_no_answer_and_do_not_disturb(
 
 
 def test_an_unknown_key_is_turned_away(no_leaks: None, wait_until: Callable[..., Any]) -> None:
-    endpoint = parse(f"tcp://127.0.0.1:{free_ports()}")
+    endpoint = parse(f"tcp://127.0.0.1:{free_port()}")
     mine, _ = curve_keys.from_token("secret")
     _, other = curve_keys.from_token("other")
     pretender = curve_keys.PeerKeys(other.public, other.secret, mine.public)

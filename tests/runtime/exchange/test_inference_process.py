@@ -144,9 +144,9 @@ def test_a_process_that_is_killed_is_started_again_and_said(
 
 
 def test_keys_reach_the_process_and_are_in_none_of_its_arguments_or_variables(no_leaks: None) -> None:
-    from tests.runtime.exchange.test_inference import free_ports
+    from tests.fakes.faults import free_port
 
-    endpoint = f"tcp://127.0.0.1:{free_ports()}"
+    endpoint = f"tcp://127.0.0.1:{free_port()}"
     mine, theirs = curve_keys.from_token("secret")
     with learner(endpoint, SMALL, mine) as ours, remote(endpoint, SMALL, theirs) as policy:
         ours.publish(1)

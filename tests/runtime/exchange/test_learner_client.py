@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -34,6 +33,7 @@ from runtime.rl.buffers.replay import Replay
 from runtime.rl.roles.launch_context import Context, environment_plan, make_environment
 from runtime.rl.roles.rate_limiter import RateLimiter
 from runtime.rl.roles.worker import RolloutWorker
+from tests.fakes.faults import free_port
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs sealed memory files"),
@@ -268,8 +268,7 @@ def test_segments_in_shared_memory_count_as_bytes_that_came(short_folder, wait_u
 def remote(monkeypatch) -> Iterator[tuple[Learner, list[LearnerClient[NumpyActor]]]]:
     """A learner on a TCP port, and workers whose host is not the learner's."""
     monkeypatch.setattr(learner_client, "PULL_SECONDS", 0.3)
-    with socket.create_server(("127.0.0.1", 0)) as first:
-        place = f"tcp://127.0.0.1:{first.getsockname()[1]}"
+    place = f"tcp://127.0.0.1:{free_port()}"
     with Learner(place, 1) as learner, ExitStack() as stack:
         monkeypatch.setattr(shared_memory, "host_identity", lambda: "")
         yield learner, [stack.enter_context(peer_at(place, f"w-{index}")) for index in range(4)]

@@ -19,28 +19,16 @@ from runtime.base import addresses
 from runtime.base.addresses import SOCKET_PATH_LIMIT, EndpointError
 from runtime.exchange.transport import curve_keys, sockets
 from runtime.exchange.transport.sockets import Inbound, LearnerChannel, PeerChannel, Port
+from tests.fakes.faults import free_port
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
-
-
-def free_ports() -> int:
-    """A free TCP port whose successor is free too."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
-            try:
-                second.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return int(port)
 
 
 @pytest.fixture(params=["ipc", "tcp"])
 def where(request: pytest.FixtureRequest, short_folder: Path) -> addresses.Endpoint:
     if request.param == "ipc":
         return addresses.parse(f"ipc://{short_folder}")
-    return addresses.parse(f"tcp://127.0.0.1:{free_ports()}")
+    return addresses.parse(f"tcp://127.0.0.1:{free_port()}")
 
 
 @pytest.fixture
@@ -158,7 +146,7 @@ def test_wake_ends_a_wait(where: addresses.Endpoint, opened: ExitStack) -> None:
 
 
 def test_noise_on_a_tcp_port_reaches_nobody(opened: ExitStack) -> None:
-    port = free_ports()
+    port = free_port()
     where = addresses.parse(f"tcp://127.0.0.1:{port}")
     learner = opened.enter_context(LearnerChannel(where, 1000))
     peer = opened.enter_context(PeerChannel(where, b"w-0", 1000))
@@ -173,7 +161,7 @@ def test_noise_on_a_tcp_port_reaches_nobody(opened: ExitStack) -> None:
 def test_with_keys_only_those_who_have_them_get_through_and_the_others_know_why(
     opened: ExitStack, wait_until: Callable[..., Any]
 ) -> None:
-    where = addresses.parse(f"tcp://127.0.0.1:{free_ports()}")
+    where = addresses.parse(f"tcp://127.0.0.1:{free_port()}")
     ours, theirs = curve_keys.from_token("right"), curve_keys.from_token("wrong")
     unlisted = replace(ours[1], public=theirs[1].public, secret=theirs[1].secret)
     learner = opened.enter_context(LearnerChannel(where, 1000, ours[0]))
@@ -205,7 +193,7 @@ def test_with_keys_only_those_who_have_them_get_through_and_the_others_know_why(
 
 
 def test_a_taken_port_and_an_unknown_host_are_sentences(opened: ExitStack) -> None:
-    where = addresses.parse(f"tcp://127.0.0.1:{free_ports()}")
+    where = addresses.parse(f"tcp://127.0.0.1:{free_port()}")
     opened.enter_context(LearnerChannel(where, 1000))
     with pytest.raises(EndpointError, match="cannot listen at tcp://127"):
         LearnerChannel(where, 1000)

@@ -16,8 +16,8 @@ import pytest
 
 from runtime.base import contract
 from runtime.exchange.status_server import StatusServer, prometheus
+from tests.fakes.faults import free_port
 from tests.runtime.conftest import RunUnderTest
-from tests.runtime.exchange.test_sockets import free_ports
 
 pytestmark = pytest.mark.process
 
@@ -43,7 +43,7 @@ STATUS: dict[str, Any] = {
 
 @pytest.fixture
 def port(no_leaks: None) -> Iterator[int]:
-    number = free_ports()
+    number = free_port()
     server = StatusServer(("127.0.0.1", number), lambda: STATUS)
     yield number
     server.close()
@@ -97,8 +97,8 @@ def test_a_request_that_comes_byte_by_byte_is_ended(port: int) -> None:
 def test_a_learner_says_who_is_connected_and_how_far_behind(
     run: RunUnderTest, wait_until: Callable[..., Any]
 ) -> None:
-    run.endpoint = f"tcp://127.0.0.1:{free_ports()}"
-    status = free_ports()
+    run.endpoint = f"tcp://127.0.0.1:{free_port()}"
+    status = free_port()
     learner = run.start("learner", **{contract.ENV_STATUS: f"127.0.0.1:{status}"})
     workers = [run.start("worker", index) for index in range(2)]
 

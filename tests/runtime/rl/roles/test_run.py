@@ -17,6 +17,7 @@ import pytest
 import safetensors.numpy
 
 from runtime.base import contract
+from tests.fakes.faults import free_port
 from tests.runtime.conftest import TINY, RunUnderTest, Started, eventually
 
 pytestmark = pytest.mark.timeout(600)
@@ -162,7 +163,7 @@ def contract_fields() -> list[str]:
 def test_over_tcp_a_resume_after_sigterm_goes_on_past_a_torn_checkpoint(
     run: RunUnderTest, wait_until: Wait
 ) -> None:
-    run.endpoint = f"tcp://localhost:{_free_ports()}"
+    run.endpoint = f"tcp://localhost:{free_port()}"
     run.settings["checkpoint_seconds"] = 0.3
     learner, worker = run.start("learner"), run.start("worker")
     rises(learner, {}, wait_until)
@@ -363,11 +364,3 @@ def listens_to(pid: int, number: int) -> bool:
     caught = next(line for line in status.read_text().split("\n") if line.startswith("SigCgt"))
     # Python has its own handler for SIGINT; ours is installed together with the one for SIGTERM.
     return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1) and number > 0
-
-
-def _free_ports() -> int:
-    import socket
-
-    with socket.socket() as first:
-        first.bind(("127.0.0.1", 0))
-        return int(first.getsockname()[1])
