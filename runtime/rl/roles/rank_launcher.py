@@ -1,8 +1,8 @@
-"""Launching process of a learner's ranks: starts those of its node, and starts them again when one is lost.
+"""Launching process of a learner's ranks: starts the ranks of its node, and restarts them after a loss.
 
 It uses torch's launcher, and never touches a GPU. A learner of several nodes has one such process on each, with the
-same settings. They meet as the nodes of elastic jobs do: node 0, whose first rank is rank 0, hosts the rendezvous.
-All nodes have to be there. When a rank or a node is lost, every node ends its ranks, and they meet again.
+same settings. They meet like the nodes of an elastic job: node 0, which has rank 0, hosts the rendezvous. A round
+needs all nodes. When a rank or a node is lost, every node ends its ranks, and the next round begins.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ from runtime.rl.roles.launch_context import Context, plan_of
 from runtime.rl.roles.ranks import STORE_VARIABLE
 
 _FINAL: Final = "-ended-"
-"""Of the name of a file by which a rank says its exit code."""
+"""In the name of a file by which a rank reports its exit code."""
 _PID: Final = "-pid-"
-"""Of the name of a file by which a rank says its process id."""
+"""In the name of a file by which a rank reports its process id."""
 _NAME: Final = "l2r rank "
-"""Begin of the name of a rank's process."""
+"""Prefix of the name of a rank's process."""
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 SHUTDOWN_SECONDS: Final = 15
 """Longest time from a signal until rank 0 has written its last checkpoint."""
 NODE_SHUTDOWN_SECONDS: Final = 8
-"""The same for ranks of other nodes: rank 0 needs their state at once, if the whole run is to end."""
+"""The same for ranks of other nodes, whose state rank 0 needs for its checkpoint when the whole run ends."""
 FAREWELL_SECONDS: Final = 5.0
 """Longest time for which node 0 waits until the others know that the run is done."""
 LOOPBACK: Final = "127.0.0.1"
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 5.0
-"""Pauses after starts that wrote no checkpoint; after others the ranks start again at once."""
+"""Pauses after starts that wrote no checkpoint; there is no pause after others."""
 AGAIN_SECONDS: Final = 0.5
 _LOOK_SECONDS: Final = 0.1
 SAY_SECONDS: Final = 15.0
@@ -99,7 +99,7 @@ def launch(
     plan_of(context.settings)  # before any process starts: settings without equal shares are refused
     # A TCP store would accept connections of every user of this machine; one node's ranks meet in a private folder.
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    for name in ("", ".agent.server.api"):  # it says with a traceback what is said below in a line
+    for name in ("", ".agent.server.api"):  # the console reports the same below, in one line
         logging.getLogger(f"torch.distributed.elastic{name}").setLevel(logging.CRITICAL)
     if stop.is_set():
         return contract.EXIT_DONE
@@ -179,7 +179,7 @@ def _configuration(
         max_nodes=node.num_nodes,
         nproc_per_node=own,
         run_id=f"ranks-{start}",
-        max_restarts=0,  # torch's count is over the whole life of a node
+        max_restarts=0,  # torch counts over the whole life of a node
         monitor_interval=0.1,
         logs_specs=DefaultLogsSpecs(log_dir=f"{folder}/logs"),
         local_addr=node.address,
@@ -204,7 +204,7 @@ def _run_rank(store: str, main: Callable[[Sequence[str]], int], arguments: list[
         traceback.print_exc()
         code = 1
     if code:
-        # The launcher knows the code of one rank alone, and that may be one which ends because of this one.
+        # The launcher knows one rank's exit code only, and that rank may have ended because of this one.
         Path(f"{store}{_FINAL}{code}").touch()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -217,13 +217,13 @@ def _final_code(store: str) -> int | None:
 
 
 def _numbers(store: str, kind: str) -> list[int]:
-    """Return the numbers that ranks have said by files of one kind."""
+    """Return the numbers that ranks have reported by files of one kind."""
     path = Path(store)
     return [int(file.name.rpartition(kind)[2]) for file in path.parent.glob(f"{path.name}{kind}*")]
 
 
 def _end_with_launcher() -> None:
-    """End this rank when the launching process is gone; it is not the parent, so the kernel sends no signal."""
+    """End this rank when the launching process ends; it is not the parent, so the kernel sends no signal."""
     if (launcher := parent_process()) is not None:
         wait([launcher.sentinel])
         os.kill(os.getpid(), signal.SIGKILL)
@@ -238,7 +238,7 @@ class RankProcesses:
         """Seconds for which each was stopped, by process id."""
 
     def kill(self) -> None:
-        """End all at once: they have nothing to save, and may wait for a rank that is gone."""
+        """Kill all: they have nothing to save, and may be waiting for a lost rank."""
         for pid in _numbers(self._group, _PID):
             _kill_rank(pid)
 
@@ -279,7 +279,7 @@ def _kill_rank(pid: int) -> None:
 
 
 def _state_of_rank(pid: int) -> str:
-    """Return the kernel's letter for the state of a process; empty if it is not a rank (any more), or unknown."""
+    """Return the kernel's letter for the state of a rank's process; empty for other processes, and if unknown."""
     try:
         name, _, rest = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")
     except OSError:
@@ -307,7 +307,7 @@ class LearnerNode(Protocol):
         """Host the rendezvous if it is this node's."""
 
     def meeting(self, start: int, processes: RankProcesses) -> AbstractContextManager[Mapping[str, Any]]:
-        """Give the launcher's fields for one start of all ranks, and end it without an error if nodes are gone."""
+        """Give the launcher's fields for one start of all ranks; lost nodes end it without an error."""
 
 
 class OneNode:
@@ -379,7 +379,7 @@ class NodeOfSeveral:
     def _is_done(self, session: RendezvousSession) -> bool:
         """Node 0: tell the others that the run is done. Others: return whether it is.
 
-        Their ranks also end in order when node 0 is asked to end: then they wait for its next start.
+        The others' ranks also end in order when node 0 gets a signal: then they wait for its next start.
         """
         if self._values is None:
             while not (end := session.end_of_job()) and not session.is_round_over():
@@ -401,7 +401,7 @@ class NodeOfSeveral:
 
 
 class _Rounds(RendezvousHandler):
-    """Rounds of a learner's nodes: the end of a round ends the ranks at once."""
+    """Rounds of a learner's nodes: when a round ends, the ranks are killed."""
 
     def __init__(
         self,
@@ -414,7 +414,7 @@ class _Rounds(RendezvousHandler):
         self._processes = processes
 
     def num_nodes_waiting(self) -> int:
-        """Return 1 if the round is over, else 0; raises the session's errors. The ranks have then ended."""
+        """Return 1 if the round is over, else 0, and kill the ranks after a round. Raises the session's errors."""
         is_over = 1
         try:
             is_over = super().num_nodes_waiting()
