@@ -90,7 +90,7 @@ def mutants(source: str) -> Iterator[tuple[int, str, str]]:
 def _nodes(node: ast.AST) -> Iterator[ast.AST]:
     for name, value in ast.iter_fields(node):
         for child in value if isinstance(value, list) else [value]:
-            is_log = isinstance(child, ast.Call) and ast.unparse(child.func).startswith("log.")
+            is_log = isinstance(child, ast.Call) and ast.unparse(child.func).startswith(("log.", "_log."))
             if isinstance(child, ast.AST) and name not in UNCHANGED and not is_log:
                 yield child
                 yield from _nodes(child)
