@@ -13,13 +13,11 @@ HAS_CUDA := $(wildcard /proc/driver/nvidia/version /dev/nvidiactl /dev/dxg)
 # Whoever names an index of packages, here or in pip's own variables and files, chooses torch's build by it.
 HAS_INDEX = $(PIP_ARGS)$(PIP_INDEX_URL)$(PIP_EXTRA_INDEX_URL)$(shell $(BIN)/python -m pip config list 2>/dev/null | grep -i index)
 TORCH_ARGS ?= $(if $(filter Linux,$(shell uname -s)),$(if $(HAS_CUDA)$(HAS_INDEX),,$(CPU_TORCH)))
-# Workers of the tests. A third of the time of the quick ones is waiting, so they get three for two cores; those that
-# compute get one a core, and those of processes, which mostly wait, two. Each takes 1 GB and imports all tests, so
-# never more than eight.
+# Workers of the tests. Those that compute get one a core. Quick ones wait a third of their time and those of processes
+# most of it, so they get two. Each takes 1 GB and imports all tests, so never more than eight.
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 at_most_eight = $(shell echo $$(( $(1) < 8 ? $(1) : 8 )))
 JOBS ?= $(call at_most_eight,$(CORES))
-QUICK_JOBS ?= $(call at_most_eight,(3*$(CORES)+1)/2)
 WAITING_JOBS ?= $(call at_most_eight,2*$(CORES))
 # Folders without a quick test, which each worker would import for nothing.
 OTHER_TIERS := tests/cluster tests/gpu tests/fakes
@@ -84,7 +82,7 @@ quick: $(VENV)/dev  ## run the tests that import what you changed, for at most 1
 	  -m "not process and not slow and not cluster and not gpu" $(ARGS) $$files
 
 test: $(VENV)/dev  ## run the tests that stay in one process: minutes
-	@$(PYTEST) -n $(QUICK_JOBS) -m "not process and not slow and not cluster and not gpu" $(addprefix --ignore=,$(OTHER_TIERS)) $(ARGS)
+	@$(PYTEST) -n $(WAITING_JOBS) -m "not process and not slow and not cluster and not gpu" $(addprefix --ignore=,$(OTHER_TIERS)) $(ARGS)
 
 test-process: $(VENV)/dev  ## run the tests that start processes
 	@$(PYTEST) -n $(WAITING_JOBS) -m "process and not slow and not cluster and not gpu" $(ARGS)
