@@ -152,6 +152,7 @@ class QueuedBackend(WrappedBackend):
 
     # --- inside ------------------------------------------------------------------------------------------------
     def _views(self) -> dict[str, RunView]:
+        """Return the rows of queued runs by uid."""
         if self._store is None and not any(self._state.glob("*/queue.json")):
             return {}
         tickets = self.queue.look().queue.tickets
@@ -234,6 +235,7 @@ class _QueuedRows:
                 self._shown.pop(change.uid, None)  # the row is gone: a ticket that still exists brings it back
 
     def update(self, queued: dict[str, RunView]) -> tuple[Change, ...]:
+        """Return the changes that lead to these rows."""
         rows = {uid: view for uid, view in queued.items() if uid not in self._launched}
         changes: list[Change] = [RunChanged(view) for uid, view in rows.items() if self._shown.get(uid) != view]
         absent = {uid for uid in self._shown if uid not in rows and uid not in self._launched}

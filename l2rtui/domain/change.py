@@ -184,6 +184,7 @@ def _touched_by_pod(basis: Basis | None, old: PodView | None, new: PodView | Non
 
 
 def _ordered(nodes: dict[str, Node], before: ClusterSnapshot) -> dict[str, Node]:
+    """The nodes in natural order of their names."""
     # Key views compare as sets. The order of `before` was established when its nodes came, and copies keep it.
     if nodes.keys() == before.nodes.keys():
         return nodes

@@ -275,6 +275,7 @@ class _Problems:
 
     @property
     def sentences(self) -> tuple[str, ...]:
+        """All sentences without duplicates."""
         return tuple(self._pods)
 
     def by_pod(self) -> dict[str, tuple[str, ...]]:

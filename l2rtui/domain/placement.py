@@ -452,6 +452,7 @@ def _near(devices: Sequence[Sequence[SlotId]], gpus: Mapping[int, Gpu], number: 
 
 
 def _first(devices: Iterable[Sequence[SlotId]], number: int) -> tuple[SlotId, ...]:
+    """Return ``number`` slots of the first device that has them."""
     return next((tuple(slots[:number]) for slots in devices if len(slots) >= number), ())
 
 
@@ -463,6 +464,7 @@ class _ClosedNodes:
         self._nodes: dict[tuple[str, PodSettings], dict[str, Obstacle]] = {}
 
     def of(self, part: SetSpec) -> Mapping[str, Obstacle]:
+        """Return the nodes that are closed to a set, with the reason for each."""
         key = (part.name, part.pod)
         if key not in self._nodes:
             self._nodes[key] = obstacles(part, self._ledger)
@@ -774,6 +776,7 @@ def _holders(slots: Iterable[Slot]) -> str:
 
 
 def _off(slots: Iterable[Slot]) -> str:
+    """Return a clause on the nodes whose slots are off."""
     nodes = list(dict.fromkeys(slot.id.node for slot in slots if slot.state is SlotState.OFF))
     more = f" and {len(nodes) - _MAX_NAMES} more" if len(nodes) > _MAX_NAMES else ""
     verb = "is" if len(nodes) == 1 else "are"
@@ -781,6 +784,7 @@ def _off(slots: Iterable[Slot]) -> str:
 
 
 def _reserved(slots: Iterable[Slot]) -> str:
+    """Return a clause on slots that others have reserved."""
     owners = Counter(
         slot.reservation.owner
         for slot in slots

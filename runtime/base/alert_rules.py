@@ -144,6 +144,7 @@ def _is_state(text: str) -> bool:
 
 
 def _learned_value(state: str) -> float | None:
+    """Return the value of ``learned=VALUE``; None for any other state."""
     if not state.startswith(LEARNED):
         return None
     try:

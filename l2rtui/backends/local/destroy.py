@@ -125,6 +125,7 @@ async def destroy(
 
 
 def _gpus_of(state: RunState | None) -> set[int]:
+    """Return the GPUs whose slots a run holds."""
     pods = state.record.pods if state is not None and state.record is not None else ()
     return {slot.gpu for pod in pods for slot in pod.plan.seat.slots if slot.gpu != CPU}
 

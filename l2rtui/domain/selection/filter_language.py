@@ -111,6 +111,7 @@ def _test(part: str, columns: Sequence[str]) -> Test:
 
 
 def _column(name: str, columns: Sequence[str]) -> int | None:
+    """Return the column with this name, or the only column that starts with it."""
     if name in columns:
         return columns.index(name)
     matches = [number for number, column in enumerate(columns) if column.startswith(name)]

@@ -227,6 +227,7 @@ def value_shape(policy: ActorShape) -> ActorShape:
 
 
 def _image_sizes(image: Image, convolutions: tuple[Convolution, ...], padding: int = 0) -> list[Image]:
+    """Return the sizes of an image before and after each convolution."""
     sizes = [image]
     for out, side, stride in convolutions:
         height, width = sizes[-1][0] + 2 * padding, sizes[-1][1] + 2 * padding

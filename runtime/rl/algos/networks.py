@@ -96,6 +96,7 @@ class Arena:
 
 
 def _views(flat: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
+    """Return consecutive parts of ``flat`` in these shapes."""
     parts = torch.split(flat, [math.prod(shape) for shape in shapes])
     return [values.view(shape) for shape, values in zip(shapes, parts, strict=True)]
 

@@ -170,6 +170,7 @@ def report(
 
 
 def _cause(batch: Mapping[str, NDArray[Any]] | None) -> str:
+    """Return the likely cause according to the batch."""
     advice = "lower the step sizes or bound the rewards"
     if batch is None:
         return advice

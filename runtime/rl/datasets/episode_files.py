@@ -247,6 +247,7 @@ class JournalFile:
 
 
 def _records(file: BinaryIO) -> Iterator[_Record]:
+    """Yield the completely written records."""
     decode = msgspec.msgpack.Decoder(_Record).decode
     while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
         (length,) = _LENGTH.unpack(head)

@@ -69,6 +69,7 @@ class _Part:
         self.is_bounded = all(bound is not None and bool(np.isfinite(bound).all()) for bound in bounds)
 
     def gathered(self, observations: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
+        """Return the arrays (B, ...) of this part."""
         if self.keys:
             observations = [self.of(obs) for obs in observations]
         array = np.asarray(observations)
@@ -241,6 +242,7 @@ class RowReader:
 
 
 def _nested(keys: Sequence[Any], value: Any) -> Any:
+    """Return an observation whose part at ``keys`` is ``value``."""
     for key in reversed(keys):
         value = {key: value}
     return value

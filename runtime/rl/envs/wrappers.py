@@ -36,6 +36,7 @@ def wrapped(env: gymnasium.Env[Any, Any], entries: object, name: str) -> gymnasi
 
 
 def _read(entry: object, name: str) -> tuple[str, Mapping[str, Any]]:
+    """Return name and options of one entry."""
     if isinstance(entry, str):
         return entry, {}
     if isinstance(entry, Mapping) and len(entry) == 1:

@@ -107,6 +107,7 @@ def score_fields(episodes: Sequence[EpisodeSummary], step_seconds: float) -> dic
 
 
 def _means(episodes: Sequence[EpisodeSummary]) -> dict[str, float]:
+    """Return the mean of each metric over the episodes that have it."""
     names = dict.fromkeys(name for episode in episodes for name in episode.metrics)
     values = {name: [episode.metrics[name] for episode in episodes if name in episode.metrics] for name in names}
     return {name: float(np.mean(numbers)) for name, numbers in values.items()}

@@ -141,6 +141,7 @@ class SimulatorContainer(SimulatorHandle):
         return dict(self._engine.request_json("GET", f"{self._path}/json"))
 
     def _body(self, spec: SimulatorSpec) -> dict[str, Any]:
+        """Return the body of ``POST /containers/create``."""
         run = {LABEL_PREFIX + name: os.environ.get(variable, "") for name, variable in _RUN_LABELS.items()}
         labels = {LABEL_SIMULATOR: self.mark, **{label: value for label, value in run.items() if value}}
         host: dict[str, Any] = {
@@ -168,6 +169,7 @@ class SimulatorContainer(SimulatorHandle):
         }
 
     def _own_addresses(self) -> Addresses:
+        """Return the addresses of a container with its own network."""
         networks = self._inspect()["NetworkSettings"]["Networks"]
         address = next((str(network["IPAddress"]) for network in networks.values() if network.get("IPAddress")), "")
         if not address:

@@ -46,6 +46,7 @@ class World:
         return not self._maps or self._from_file(level) is not None
 
     def _from_file(self, level: str) -> TrackMap | None:
+        """Return the map from the file of a level, or from a file whose name contains the level."""
         if level in self._maps or level not in FILE_FAMILIES:
             return self._maps.get(level)
         family = FILE_FAMILIES[level]

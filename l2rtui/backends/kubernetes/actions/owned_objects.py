@@ -183,6 +183,7 @@ class Inventory:
         return item.meta.name in names and not item.meta.label(labels.RUN_ID)
 
     async def _served(self) -> dict[str, KindPath]:
+        """Return the kinds that this server has, each in a version that it serves."""
         if self._paths is None:
             paths = {kind: KINDS[kind] for kind in (*OWN_KINDS, *OTHER_KINDS)}
             for kind in _NOT_EVERYWHERE:

@@ -264,6 +264,7 @@ async def _rights(api: Api, objects: Sequence[Manifest], namespace: str) -> Iter
 async def _dry_run(
     api: Api, objects: Sequence[Manifest], pods: Sequence[Manifest], namespace: str, snapshot: ClusterSnapshot
 ) -> Iterable[Finding]:
+    """Send every object, and one pod of each set, as a dry run."""
     existing_runs = {run.name for run in snapshot.runs.values()}
     may_try = await api.can("create", "Pod", namespace)
     pods = pods if may_try else []

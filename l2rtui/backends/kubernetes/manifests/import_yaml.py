@@ -682,6 +682,7 @@ def _metadata(document: Any) -> dict[str, Any]:
 
 
 def _labels(document: dict[str, Any]) -> dict[str, str]:
+    """Return labels of the pods of a workload."""
     source = document if document["kind"] == "Pod" else mapping(mapping(document, "spec"), "template")
     return {str(key): str(value) for key, value in mapping(_metadata(source), "labels").items()}
 

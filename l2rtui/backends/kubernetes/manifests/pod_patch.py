@@ -351,6 +351,7 @@ def _device_fields(container: Mapping[str, Any]) -> Iterator[tuple[str, Any, str
 
 
 def _complete(container: Document, settings: PodSettings, device_env: tuple[tuple[str, str], ...]) -> None:
+    """Complete a container that a patch has added."""
     # Without the variables a CUDA image would see every GPU of the node.
     container["env"] = [
         *(container.get("env") or ()),

@@ -446,6 +446,7 @@ def _usage_of_tokens(
 
 
 def _index_of_uuid(token: str, devices: NodeDevices) -> int | None:
+    """Return the index of a UUID, or of a unique prefix of one."""
     if token in devices.uuids:
         return devices.uuids[token]
     matches = {index for uuid, index in devices.uuids.items() if uuid.startswith(token)}
@@ -512,6 +513,7 @@ def _has_requests(pod: PodStruct) -> bool:
 
 
 def _requests_gpu(container: Container) -> bool:
+    """Return True for a container that gets its GPUs from a plugin."""
     amounts = _amounts(container)
     return any(unit_of(name) is not Unit.NONE and quantity(amounts, name) >= 1 for name in amounts)
 

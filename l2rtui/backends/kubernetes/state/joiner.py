@@ -453,6 +453,7 @@ class Joiner:
                 made.append(PodChanged(row))
 
     def _make_workers(self, row: PodView, pod: PodStruct, made: list[Change]) -> bool:
+        """Make the rows of the workers of a pod; return False for a pod that is a single worker."""
         workers = whole_number(pod.metadata.annotation(labels.WORKERS)) or 1
         if not 1 < workers <= MOST_WORKERS:
             return False

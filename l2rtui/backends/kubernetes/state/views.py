@@ -291,6 +291,7 @@ def _trouble(controller: ControllerStruct, events: Sequence[EventStruct]) -> tup
 
 
 def _last_end(statuses: Sequence[ContainerStatus]) -> Terminated | None:
+    """Return the end of the container that ended last."""
     last: Terminated | None = None
     for container in statuses:
         for state in (container.state, container.last_state):

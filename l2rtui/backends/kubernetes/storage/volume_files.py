@@ -409,6 +409,7 @@ def entry_of(line: bytes) -> FileEntry:
 
 
 def _some(names: Sequence[str]) -> str:
+    """Return the first names of many."""
     return ", ".join(names[:_NAMES]) + (", …" if len(names) > _NAMES else "")
 
 

@@ -89,6 +89,7 @@ class QNetwork:
 
 
 def _layers(parts: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Return weight and bias of each layer."""
     return list(zip(parts[::2], parts[1::2], strict=True))
 
 
