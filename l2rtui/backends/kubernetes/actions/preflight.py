@@ -73,23 +73,21 @@ def _not_jobs(run: RunPlan) -> Iterator[Finding]:
             yield Finding(Severity.REFUSAL, f"{run.spec.name}/{set_spec.name}", sentence, hint)
 
 
-_IN_YAML: Final = f" (in Kubernetes YAML the label {labels.KUEUE_QUEUE})"
-
-
 async def _problem(api: Api, queue: Queue, namespace: str) -> Finding | None:
     group = scheduling.QUEUE_API_GROUPS[queue.by]
+    has_local_queue = queue.by in (QueueSystem.KUEUE, QueueSystem.JOBSET)
+    leave_out = "Leave out queue"
+    if has_local_queue:
+        leave_out += f" (in Kubernetes YAML the label {labels.KUEUE_QUEUE})"
     if queue.by is QueueSystem.KUEUE and api.server_version < scheduling.GATES_SINCE:
         needed, present = (".".join(map(str, version)) for version in (scheduling.GATES_SINCE, api.server_version))
         sentence = f"Kueue holds pods back by scheduling gates, of Kubernetes {needed}; this server is {present}"
-        hint = f"Leave out queue{_IN_YAML}, or choose volcano or coscheduling."
-        return Finding(Severity.REFUSAL, "queue", sentence, hint)
+        return Finding(Severity.REFUSAL, "queue", sentence, f"{leave_out}, or choose volcano or coscheduling.")
     versions = await api.group_versions(group)
     if not versions:
         sentence = f"this cluster has no {queue.by}: it serves nothing of {group}"
-        in_yaml = _IN_YAML if queue.by in (QueueSystem.KUEUE, QueueSystem.JOBSET) else ""
-        hint = f"Leave out queue{in_yaml}, or ask an administrator for it."
-        return Finding(Severity.REFUSAL, "queue", sentence, hint)
-    if not queue.name or queue.by not in (QueueSystem.KUEUE, QueueSystem.JOBSET):
+        return Finding(Severity.REFUSAL, "queue", sentence, f"{leave_out}, or ask an administrator for it.")
+    if not queue.name or not has_local_queue:
         return None
     try:
         await api.read("LocalQueue", namespace, queue.name)
