@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Callable, Iterator
 from typing import Final, NoReturn
 
 END_SECONDS: Final = 3.0
@@ -72,6 +73,26 @@ def name_process(name: str) -> None:
 
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15])
+
+
+@contextlib.contextmanager
+def in_thread(name: str, turn: Callable[[], None], pause_seconds: float = 0.0) -> Iterator[None]:
+    """Call a function again and again in a thread, after a pause before each call, until the context ends."""
+    import threading
+
+    is_over = threading.Event()
+
+    def work() -> None:
+        while not is_over.wait(pause_seconds):
+            turn()
+
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def end_process(code: int, seconds: float = END_SECONDS) -> NoReturn:

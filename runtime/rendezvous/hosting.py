@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from typing import Final
 
 from runtime.base.addresses import Endpoint, EndpointError
 from runtime.base.errors import FailedError
+from runtime.base.processes import in_thread
 from runtime.exchange.transport.request_reply import ReplySocket, RequestSocket
 from runtime.rendezvous.plan import NodePlan, bound_address, node_address
 from runtime.rendezvous.shared_values import LARGEST_BYTES, RemoteValues, SharedValues, answer, keys_of
@@ -37,17 +37,10 @@ def connect(plan: NodePlan) -> RemoteValues:
 @contextlib.contextmanager
 def hosted(plan: NodePlan, values: SharedValues) -> Iterator[None]:
     """Answer the other nodes with these values in a thread. Raises FailedError."""
-    is_over = threading.Event()
     with listening(plan.endpoint, 0, plan.token) as socket:
 
         def serve() -> None:
-            while not is_over.is_set():
-                socket.serve(_SERVE_SECONDS, lambda request: answer(values, request))
+            socket.serve(_SERVE_SECONDS, lambda request: answer(values, request))
 
-        thread = threading.Thread(target=serve, name="rendezvous host", daemon=True)
-        thread.start()
-        try:
+        with in_thread("rendezvous host", serve):
             yield
-        finally:
-            is_over.set()
-            thread.join()

@@ -35,7 +35,7 @@ from runtime.base import addresses, contract
 from runtime.base.addresses import keep_to_loopback
 from runtime.base.errors import FailedError, SetupError, first_line
 from runtime.base.metrics import Console
-from runtime.base.processes import exponential_delay, name_process, shell_exit_code
+from runtime.base.processes import exponential_delay, in_thread, name_process, shell_exit_code
 from runtime.base.signals import Stop
 from runtime.rendezvous.handler import RendezvousHandler, configuration
 from runtime.rendezvous.hosting import connect, hosted
@@ -254,22 +254,9 @@ class RankProcesses:
                 self._console.say(f"process {pid} of a rank was stopped by a signal: it is killed")
                 _kill_rank(pid)
 
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Look for stopped ranks in a thread."""
-        is_over = threading.Event()
-
-        def watch() -> None:
-            while not is_over.wait(1.0):
-                self.kill_stopped()
-
-        thread = threading.Thread(target=watch, name="stopped ranks", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            is_over.set()
-            thread.join()
+    def watched(self) -> AbstractContextManager[None]:
+        """Look for stopped ranks in a thread, once a second."""
+        return in_thread("stopped ranks", self.kill_stopped, 1.0)
 
 
 def _kill_rank(pid: int) -> None:
