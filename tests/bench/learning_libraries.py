@@ -40,8 +40,9 @@ PARTIES = {
     "l2rtui-cleanrl": ("here, preset cleanrl", "C0", "--"),
 }
 """Label, colour and line of each `Run.by`."""
-PRESETS = {"ppo": "cleanrl-continuous", "sac": "cleanrl"}
-"""CleanRL's scripts for continuous control by method."""
+SCRIPTS = {"ppo": "ppo_continuous_action.py", "sac": "sac_continuous_action.py", "dqn": "dqn.py"}
+PRESETS = {"ppo": "cleanrl-continuous", "sac": "cleanrl", "dqn": "cleanrl"}
+"""Preset with the settings of each of CleanRL's scripts."""
 GAME_OPTIONS = {"wrappers": ["AtariPreprocessing"], "frame_stack": 4}
 RESAMPLES = 2_000
 PANELS_A_ROW = 4
@@ -78,6 +79,8 @@ TASKS = (
     Task("HalfCheetah-v5", "sac", 15_000, 1_500, 15.0),
     Task("HalfCheetah-v5", "ppo", 61_440, 6_144, 15.0),
     Task("Swimmer-v5", "ppo", 61_440, 6_144, 10.0),
+    Task("CartPole-v1", "dqn", 60_000, 6_000, 3.0),
+    Task("Acrobot-v1", "dqn", 60_000, 6_000, 3.0),
     Task("FreewayNoFrameskip-v4", "ppo", 40_960, 10_240, 60.0, 3),
     Task("BoxingNoFrameskip-v4", "ppo", 40_960, 10_240, 60.0, 3),
     Task("PongNoFrameskip-v4", "ppo", 40_960, 10_240, 60.0, 3),
@@ -146,7 +149,7 @@ def train(task: Task, by: str, seed: int, cleanrl: Path | None) -> Run:
     sizes = [str(task.env_steps), str(task.eval_steps), str(task.episodes)]
     if by == "sb3":
         return peer(task, by, seed, [REFERENCE, "defaults", str(seed), task.environment, task.algorithm, *sizes])
-    script = f"{task.algorithm}_{'atari' if task.is_game else 'continuous_action'}.py"
+    script = "ppo_atari.py" if task.is_game else SCRIPTS[task.algorithm]
     words = ["--seed", str(seed), "--env-id", task.environment, "--total-timesteps", sizes[0]]
     return peer(task, by, seed, [CLEANRL, str(cleanrl), script, *sizes[1:], "--", *words])
 
