@@ -645,6 +645,14 @@ class DQNConfig(ReplayConfig):
         ),
     ] = 2_000
     max_grad_norm: Annotated[Positive, _GRADIENT_NORM] = 10.0
+    huber: Annotated[
+        bool,
+        setting(
+            "Errors of more than 1 count by their size (Huber's loss). False counts every error by its square.",
+            when="False where values grow without bound: large errors at ends of episodes then weigh more.",
+            source=_MNIH,
+        ),
+    ] = True
 
     @classmethod
     def head(cls, action: Actions) -> Head:

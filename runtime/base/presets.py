@@ -40,7 +40,7 @@ def _sb3_td3(total: int | None) -> Values:
 def _sb3_dqn(total: int | None) -> Values:
     method = {"lr": 1e-4, "batch_size": 32, "target_updates": 2_500, "max_grad_norm": 10.0, "hidden": [64, 64]}
     explored = {} if total is None else {"exploration_updates": max(1, total // 40)}
-    every_fourth = {"updates_per_step": 0.25, "warmup_steps": 50_000, "replay_capacity": 1_000_000}
+    every_fourth = {"updates_per_step": 0.25, "warmup_steps": 100, "replay_capacity": 1_000_000}
     return {**_EACH_STEP, **every_fourth, "dqn": {**method, **_UNCHANGED_TARGET, **explored}}
 
 
@@ -77,11 +77,14 @@ def _cleanrl_td3(total: int | None) -> Values:
 
 
 def _cleanrl_dqn(total: int | None) -> Values:
-    # It does not clip the gradient; its loss is a square where this one is Huber's.
-    method = {"lr": 2.5e-4, "batch_size": 128, "target_updates": 50, "max_grad_norm": 1e9, "hidden": [120, 84]}
-    explored = {} if total is None else {"exploration_updates": max(1, total // 20)}
-    every_tenth = {"updates_per_step": 0.1, "warmup_steps": 10_000, "replay_capacity": 10_000}
-    return {**_EACH_STEP, **every_tenth, "dqn": {**method, **_UNCHANGED_TARGET, **explored}}
+    method = {"lr": 2.5e-4, "batch_size": 128, "target_updates": 50, "huber": False, "hidden": [120, 84]}
+    # It does not clip the gradient, and explores less from the first env step on until half of all.
+    method |= {"max_grad_norm": 1e9, **_UNCHANGED_TARGET}
+    warmup, updates_per_step = 10_000, 0.1
+    if total is not None:
+        method["exploration_updates"] = max(1, round((total // 2 - warmup) * updates_per_step))
+    every_tenth = {"updates_per_step": updates_per_step, "warmup_steps": warmup, "replay_capacity": 10_000}
+    return {**_EACH_STEP, **every_tenth, "dqn": method}
 
 
 def _annealed(total: int | None, batch: int) -> Values:

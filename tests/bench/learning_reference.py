@@ -234,7 +234,9 @@ def main() -> None:
             gymnasium.register_envs(ale_py)
             algorithm = atari_ppo(environment, seed)
         else:
-            algorithm = {"ppo": PPO, "sac": SAC, "dqn": DQN}[method]("MlpPolicy", environment, seed=seed, device="cpu")
+            algorithm = {"ppo": PPO, "sac": SAC, "dqn": DQN}[method](
+                "MlpPolicy", environment, seed=seed, device="cpu"
+            )
         algorithm.learn(steps, callback=Records(environment, seed, evaluation_steps, episodes))
         return
     environment, make = EXAMPLES[sys.argv[1]]

@@ -45,6 +45,13 @@ def test_collection_stays_close_to_learning_as_in_those_libraries(preset, algori
     assert from_mapping({"preset": preset, "algorithm": algorithm, "band_steps": 500}).band_steps == 500
 
 
+def test_dqn_explores_for_the_same_share_of_the_env_steps_as_in_those_libraries():
+    # Stable-Baselines3: a tenth, an update for 4. CleanRL: until half of all, an update for 10 from 10,000 on.
+    for preset, updates in (("sb3", 1_500), ("cleanrl", 2_000)):
+        dqn = config(preset=preset, algorithm="dqn", environment="CartPole-v1", total_env_steps=60_000)
+        assert dqn.exploration_updates == updates
+
+
 @pytest.mark.parametrize("where", [{"hidden": [32]}, {"sac": {"hidden": [32]}}])
 def test_widths_of_a_spec_stand_wherever_it_has_them(where):
     assert config(preset="sb3", algorithm="sac", environment="Pendulum-v1", **where).hidden == (32,)

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
-from torch.nn.functional import smooth_l1_loss
+from torch.nn.functional import mse_loss, smooth_l1_loss
 
 from runtime.base.methods import DQNConfig
 from runtime.rl.algos.actor import ActorShape, linear_schedule
@@ -148,7 +148,8 @@ class DQN(ReplayMethod):
         y = bellman_target(batch, self.next_value(batch.next_obs), self.config.gamma)
         q = self.q(batch.obs).gather(1, batch.action.long()).squeeze(1)
         # Clipping the error to [-1, 1] amounts to Huber's loss (Mnih et al. 2015, Methods).
-        loss = weighted_mean(smooth_l1_loss(q, y, reduction="none"), batch.weight)
+        errors = smooth_l1_loss if self.config.huber else mse_loss
+        loss = weighted_mean(errors(q, y, reduction="none"), batch.weight)
         gradient = self.mean(self.q.arena.gradient(loss))
         self._optimisers["q"].step(clip_grad_norm(gradient, self.config.max_grad_norm))
         self._count_moments(batch.obs, self.q, self.target)

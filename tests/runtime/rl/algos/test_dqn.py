@@ -60,6 +60,16 @@ def test_loss_is_hubers_with_weights_and_errors_are_those_of_the_choices_taken(p
     assert stats["mean_q"] == pytest.approx(0.5)
 
 
+def test_without_hubers_loss_every_error_counts_by_its_square():
+    # y = 10 + 0.5 * 3 against 1, and 10 (it ended) against 0.
+    losses = []
+    for huber in (True, False):
+        method = dqn(huber=huber)
+        constant(method)
+        losses.append(method.update(batch(reward=torch.full((2,), 10.0))).floats()["loss"])
+    assert losses == pytest.approx([(10.0 + 9.5) / 2, (10.5**2 + 10.0**2) / 2])
+
+
 def test_streams_of_value_and_advantage_are_joined_around_their_mean():
     method = dqn(dueling=True)
     flat = method.q.arena.flat
