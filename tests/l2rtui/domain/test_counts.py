@@ -11,8 +11,11 @@ from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.structs import NodeStruct, PodStruct
 from l2rtui.backends.kubernetes.state.node_devices import SlotRule, read_devices
 from l2rtui.backends.kubernetes.state.views import node_view, pod_view
+from l2rtui.domain.containers import PodSettings
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.ledger import build_ledger
-from l2rtui.domain.placement import place
+from l2rtui.domain.placement import Pin, place
+from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from tests.fakes.gpu_mixes import make_mix
 
 
@@ -58,3 +61,20 @@ def test_as_many_are_placed_as_the_scheduler_would_bind(seed):
     strict = place([mix.run], ledger)
     assert len(strict.seats) <= len(placement.seats)
     assert mix.has_pins or len(strict.seats) == len(placement.seats), strict.conflicts
+
+
+def test_a_device_of_another_plugin_that_the_user_names_is_counted_as_one_of_that_plugin():
+    amounts = {"cpu": "8", "nvidia.com/gpu": "2", "amd.com/gpu": "3"}
+    raw = {
+        "metadata": {"name": "n0", "labels": {labels.HOSTNAME: "n0"}},
+        "status": {"capacity": amounts, "allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+    node = msgspec.convert(raw, NodeStruct)
+    ledger = build_ledger([node_view(node, read_devices(node, SlotRule()), None, is_use_known=True)], [])
+    theirs = next(gpu.index for gpu in ledger.nodes["n0"].devices if gpu.resource == "amd.com/gpu")
+    workers = SetSpec("w", Role.JOB, ("sleep",), replicas=1, gpus=1, pod=PodSettings(binding=Binding.DEVICE_PLUGIN))
+    run = RunSpec(Kind.JOB, "r", "r", (workers,), image="any:1")
+    (seat,) = place([run], ledger, pins=[Pin("n0", theirs)]).seats
+    assert (seat.resource, seat.units, {slot.gpu for slot in seat.slots}) == ("amd.com/gpu", 1, {theirs})
+    (seat,) = place([run], ledger).seats
+    assert seat.resource == "nvidia.com/gpu"
