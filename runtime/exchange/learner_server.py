@@ -489,7 +489,7 @@ class LearnerServer:
                 return None
             arena, slot_bytes = ring.arena(segments.seq, len(segments.rows)), ring.slot_bytes
         assert arena is not None  # noqa: S101  (decode guarantees it for what does not go through a ring)
-        return SegmentBundle.of(self._experience.layout, arena, segments.rows.columns, slot_bytes)
+        return SegmentBundle.of(self._experience.layout, arena, segments.table.columns, slot_bytes)
 
     def _answer(self, inbound: Inbound, message: Message) -> None:
         if isinstance(message, Get):

@@ -12,10 +12,11 @@ from __future__ import annotations
 import hmac
 import sys
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from runtime.base.contract import PROTOCOL_VERSION

@@ -318,7 +318,7 @@ class Membership:
         """Process every segment of a message; adjacent accepted ones are stored by one instruction."""
         account, last = member.account, message.seq + len(message.rows) - 1
         before = account.transitions
-        columns = message.rows.columns
+        columns = message.table.columns
         transitions = sum(columns.transitions)
         expected = self.terms.transition_bytes * transitions + self.terms.tail_bytes * sum(columns.tail)
         fits = event.arena_bytes == expected
@@ -327,7 +327,7 @@ class Membership:
         if fits and not event.non_finite and self._is_acceptable(member, message, last):
             self._accept(member, last - account.last_seq, transitions)
             account.last_seq = last
-            yield events.Keep(member.hello.pod, message.seq, message.rows, 0)
+            yield events.Keep(member.hello.pod, message.seq, message.table, 0)
         else:
             member.last_ack = None  # answered even if nothing is settled: it replaces a ping
             yield from self._settle_each(member, message, event, fits=fits)
@@ -337,7 +337,7 @@ class Membership:
 
     def _is_acceptable(self, member: Member, message: messages.Segments, last: int) -> bool:
         """Return true if all segments of a message are in sequence, within the credit, well-formed and fresh."""
-        columns = message.rows.columns
+        columns = message.table.columns
         return (
             message.seq == member.account.last_seq + 1
             and last <= member.limit
@@ -357,7 +357,7 @@ class Membership:
         self, member: Member, message: messages.Segments, event: events.Arrived, *, fits: bool
     ) -> Iterator[events.Instruction]:
         """Process a message of which some segments are not accepted."""
-        account, rows = member.account, message.rows
+        account, rows = member.account, message.table
         run: int | None = None  # index of the first segment of the current series of accepted ones
         for number in range(len(rows)):
             seq, row = message.seq + number, rows[number]

@@ -7,10 +7,11 @@ checkpoint lacks. Only `Refused` and `Done` end a session, whatever else the lea
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec.structs import replace
 
 from runtime.exchange.machines.member_state import MOST_PING_SECONDS, PING_SECONDS
 from runtime.exchange.protocol import messages
@@ -153,7 +154,7 @@ class PeerSession:
         outgoing: list[Outgoing] = []
         if self._ring is not None and not self._ring_sent:
             self._ring_sent = True
-            outgoing.append(Outgoing(dataclasses.replace(self._ring, epoch=self.epoch)))
+            outgoing.append(Outgoing(replace(self._ring, epoch=self.epoch)))
         # The ping comes last: its `sent` then includes the segments above, which the learner has seen by then.
         if bundles := self._bundles(may_wait=self._may_wait_for_more(now)):
             outgoing += bundles
@@ -185,7 +186,7 @@ class PeerSession:
 
     def evaluation(self, evaluation: messages.EvaluationReport) -> Outgoing | None:
         """Return `evaluation` with the epoch filled in; None while no learner is connected."""
-        return Outgoing(dataclasses.replace(evaluation, epoch=self.epoch)) if self.is_joined else None
+        return Outgoing(replace(evaluation, epoch=self.epoch)) if self.is_joined else None
 
     # --- messages of the learner ---
     def receive(self, now: float, message: messages.Message) -> None:
@@ -296,7 +297,7 @@ class PeerSession:
 
     def _bundle(self, bundle: list[UnsavedSegment]) -> Outgoing:
         numbers, rows, arenas = zip(*bundle, strict=True)
-        segments = messages.Segments(self.epoch, numbers[0], self.slots > 0, messages.SegmentRows(rows))
+        segments = messages.Segments(self.epoch, numbers[0], self.slots > 0, rows)
         return Outgoing(segments, arenas)
 
     def _settle(self, last_seq: int, durable_seq: int) -> None:
@@ -306,7 +307,7 @@ class PeerSession:
 
     def _hello(self) -> messages.Hello:
         oldest = self._unsaved[0][0] if self._unsaved else self.offered + 1
-        return dataclasses.replace(self.hello, oldest=oldest)
+        return replace(self.hello, oldest=oldest)
 
     def _complain(self, sentence: str) -> None:
         """Log that the learner is absent, once until it is back."""

@@ -4,18 +4,21 @@ No pickle: a received pickle is refused as "not JSON", and nothing that was rece
 Arenas are raw numbers and are never copied here: the receiver gets a view and compares its size with the sender's
 declaration in its Hello. The length of a frame is checked before its content.
 
-JSON is read by msgspec: with tens of segments in a message the standard library's reader would cost more than
-everything else. Headers of segments and acknowledgements, thousands per second, are parsed and validated in one
-step; a header that fails there is parsed again by the general path, which produces the exact error message.
+JSON is read by msgspec, which parses and validates a header in one step: with tens of segments in a message the
+standard library's reader would cost more than everything else.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from itertools import chain
+from typing import Any, Final
 
 import msgspec
+from msgspec.structs import asdict, fields
 
+from runtime.base.contract import PROTOCOL_VERSION
 from runtime.exchange.protocol import messages
 
 HEADER_LIMIT: Final = 16_384
@@ -45,33 +48,14 @@ class SegmentArena:
         return self.slab[self.start : self.start + self.nbytes]
 
 
-_Int = Annotated[int, msgspec.Meta(ge=0, le=messages.MAX_INTEGER)]
-_Row = tuple[_Int, _Int, _Int, _Int, float, float, _Int]
-
-
-# gc=False: neither struct can be part of a reference cycle, and Python's cyclic collector would visit each of them.
-class _Segments(msgspec.Struct, tag=messages.Segments.kind, tag_field="kind", forbid_unknown_fields=True, gc=False):
-    """Header of `Segments` on the wire."""
-
-    epoch: _Int
-    seq: _Int
-    ring: bool
-    rows: Annotated[tuple[_Row, ...], msgspec.Meta(min_length=1, max_length=messages.MAX_BUNDLE)]
-
-
-class _Ack(msgspec.Struct, tag=messages.Ack.kind, tag_field="kind", forbid_unknown_fields=True, gc=False):
-    """Header of `Ack` on the wire."""
-
-    epoch: _Int
-    last_seq: _Int
-    durable_seq: _Int
-    limit: _Int
-    policy_version: _Int
-
-
 _encode: Final = msgspec.json.Encoder().encode
-_decode: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder()
-_decode_quickly: Final[msgspec.json.Decoder[_Segments | _Ack]] = msgspec.json.Decoder(_Segments | _Ack)
+_decode: Final[msgspec.json.Decoder[messages.Message]] = msgspec.json.Decoder(messages.Message)
+_TEXTS: Final = {
+    cls: texts
+    for cls in messages.KINDS.values()
+    if (texts := [item.name for item in fields(cls) if getattr(item.type, "__origin__", None) is str])
+}
+"""Names of the fields with a text, by class."""
 
 
 def encode(message: messages.Message, arena: Buffer | None = None) -> list[Buffer]:
@@ -83,10 +67,10 @@ def encode(message: messages.Message, arena: Buffer | None = None) -> list[Buffe
         fault = "needs" if arena is None else "carries no"
         raise messages.ProtocolError(f"a message of kind {message.kind} {fault} arena")
     try:
-        header = _encode(_wire(message))
+        header = _encode(message)
         # msgspec writes null for NaN and infinity. Searching the bytes is cheaper than checking every number first.
-        if isinstance(message, messages.Segments) and b"null" in header:
-            messages.to_fields(message)  # raises, and names the number
+        if b"null" in header:
+            _check_finite(message)
     except (ValueError, OverflowError) as error:
         raise messages.ProtocolError(f"{message.kind}: {error}") from error
     if len(header) > HEADER_LIMIT:
@@ -112,27 +96,44 @@ def decode(frames: Sequence[Buffer]) -> tuple[messages.Message, memoryview | Non
     return message, memoryview(frames[1]).cast("B") if len(frames) == 2 else None
 
 
-def _wire(message: messages.Message) -> _Segments | _Ack | dict[str, Any]:
-    match message:
-        case messages.Ack(epoch, last_seq, durable_seq, limit, policy_version):
-            return _Ack(epoch, last_seq, durable_seq, limit, policy_version)
-        case messages.Segments(epoch, seq, ring, rows):
-            return _Segments(epoch, seq, ring, rows.rows)
-        case _:
-            return messages.to_fields(message)
+def _check_finite(message: messages.Message) -> None:
+    values: list[object] = list(asdict(message).values())
+    if isinstance(message, messages.Segments):
+        values = list(chain.from_iterable(message.rows))
+    for value in values:
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{value} cannot be sent as a number")
 
 
 def _message(header: memoryview) -> messages.Message:
     try:
-        plain = _decode_quickly.decode(header)
-    except (ValueError, RecursionError):  # RecursionError: deeply nested arrays, before their length is known
-        pass
-    else:
-        if isinstance(plain, _Ack):
-            return messages.Ack(plain.epoch, plain.last_seq, plain.durable_seq, plain.limit, plain.policy_version)
-        return messages.Segments(plain.epoch, plain.seq, plain.ring, messages.SegmentRows(plain.rows))
+        message = _decode.decode(header)
+    except (ValueError, RecursionError) as error:  # RecursionError: deeply nested arrays
+        raise _fault(header, error) from None
+    # Thousands of messages without texts come per second.
+    if texts := _TEXTS.get(type(message)):
+        if isinstance(message, messages.Hello) and message.protocol != PROTOCOL_VERSION:
+            raise messages.ForeignVersionError(message.protocol)
+        _check_texts(message, texts)
+    return message
+
+
+def _check_texts(message: messages.Message, names: Sequence[str]) -> None:
+    """Raise ProtocolError for a text with control characters: it may reach a log or a terminal."""
+    for name in names:
+        if not (text := getattr(message, name)).isprintable():
+            raise messages.ProtocolError(f"{message.kind}.{name}: {text!r:.60} is not printable")
+
+
+def _fault(header: memoryview, error: Exception) -> messages.ProtocolError:
+    """Return the reason why a header is not a message: a Hello of another version may have any other fields."""
     try:
-        fields = _decode.decode(header)
-    except (ValueError, RecursionError) as error:
-        raise messages.ProtocolError(f"the header is not JSON: {error!s:.100}") from None
-    return messages.from_fields(fields)
+        plain: Any = msgspec.json.decode(header)
+    except (ValueError, RecursionError) as fault:
+        return messages.ProtocolError(f"the header is not JSON: {fault!s:.100}")
+    if not isinstance(plain, dict):
+        return messages.ProtocolError(f"a header must be an object, not {type(plain).__name__}")
+    kind, version = plain.get("kind"), plain.get("protocol")
+    if messages.KINDS.get(str(kind)) is messages.Hello and version != PROTOCOL_VERSION:
+        return messages.ForeignVersionError(version)
+    return messages.ProtocolError(f"{kind!s:.40}: {error!s:.200}")

@@ -13,7 +13,7 @@ from runtime.exchange.machines.events import Arrived, Ticked
 from runtime.exchange.machines.member_state import SessionTerms
 from runtime.exchange.machines.membership import Membership
 from runtime.exchange.protocol.framing import decode, encode
-from runtime.exchange.protocol.messages import Hello, SegmentRows, Segments, Trajectory
+from runtime.exchange.protocol.messages import Hello, Segments, Trajectory
 
 SIZE = 128 * 281
 PER_POLL = 64
@@ -37,7 +37,7 @@ def cost(workers: int, bundle: int, segments: int = 20_000) -> float:
         inbound = []
         for _ in range(min(PER_POLL, workers)):
             at = turn % workers
-            rows = SegmentRows.of(*[Trajectory(128, 0, 0, 1, 1.5, 0.5)] * bundle)
+            rows = (Trajectory(128, 0, 0, 1, 1.5, 0.5),) * bundle
             inbound.append((routes[at], encode(Segments(1, seqs[at], False, rows), arena)))
             seqs[at] += bundle
             turn += 1

@@ -18,6 +18,8 @@ from l2rtui.domain.placement import Pin, place
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from tests.fakes.gpu_mixes import make_mix
 
+READY = [{"type": "Ready", "status": "True"}]
+
 
 def free_units(mix, resource):
     """Units that NodeResourcesFit leaves on each node: allocatable minus the requests of bound pods."""
@@ -67,7 +69,7 @@ def test_a_device_of_another_plugin_that_the_user_names_is_counted_as_one_of_tha
     amounts = {"cpu": "8", "nvidia.com/gpu": "2", "amd.com/gpu": "3"}
     raw = {
         "metadata": {"name": "n0", "labels": {labels.HOSTNAME: "n0"}},
-        "status": {"capacity": amounts, "allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]},
+        "status": {"capacity": amounts, "allocatable": amounts, "conditions": READY},
     }
     node = msgspec.convert(raw, NodeStruct)
     ledger = build_ledger([node_view(node, read_devices(node, SlotRule()), None, is_use_known=True)], [])

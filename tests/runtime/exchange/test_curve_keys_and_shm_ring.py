@@ -6,11 +6,11 @@ import fcntl
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import zmq
+from msgspec.structs import replace
 from zmq.utils import z85
 
 from runtime.exchange.protocol.framing import SegmentArena

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from runtime.base.contract import PROTOCOL_VERSION
 from runtime.exchange.machines.events import (
@@ -80,7 +82,7 @@ def arrive(
     membership: Membership, message: Message, now: float = 0.0, route: bytes = b"a", size: int | None = None
 ) -> list[Instruction]:
     """Return the instructions for a message and for the tick after it."""
-    arena_bytes = 10 * sum(message.rows.columns.transitions) if isinstance(message, Segments) else 0
+    arena_bytes = 10 * sum(message.table.columns.transitions) if isinstance(message, Segments) else 0
     done = membership.handle(Arrived(now, route, message, arena_bytes if size is None else size))
     return done + membership.handle(Ticked(now, membership.credits.ceiling))
 
@@ -111,7 +113,7 @@ def row(version: int = 0, transitions: int = 8) -> Trajectory:
 
 
 def bundle(seq: int, *rows: Trajectory, epoch: int = 5, ring: bool = False) -> Segments:
-    return Segments(epoch, seq, ring, SegmentRows.of(*rows))
+    return Segments(epoch, seq, ring, rows)
 
 
 def segment(seq: int, version: int = 0, epoch: int = 5, transitions: int = 8) -> Segments:
@@ -120,7 +122,7 @@ def segment(seq: int, version: int = 0, epoch: int = 5, transitions: int = 8) ->
 
 def test_much_room_is_granted_at_once_and_the_end_of_it_in_small_parts() -> None:
     """For a fast worker: each worker has at most half of its share of the remaining room, or a few segments."""
-    membership = machine(replace(TERMS, window=100), ceiling=8 * 64)
+    membership = machine(dataclasses.replace(TERMS, window=100), ceiling=8 * 64)
     arrive(membership, HELLO)
     assert membership.members[b"a"].limit == 32
     arrive(membership, replace(HELLO, pod="w-1"), route=b"b")
@@ -179,7 +181,7 @@ def test_an_accepted_segment_is_stored_and_acknowledged_with_new_credit() -> Non
     membership = machine()
     arrive(membership, HELLO)
     done = arrive(membership, segment(1))
-    assert Keep("w-0", 1, SegmentRows.of(row()), 0) in done
+    assert Keep("w-0", 1, SegmentRows((row(),)), 0) in done
     assert sent(done, Ack) == [Ack(epoch=5, last_seq=1, durable_seq=0, limit=3, policy_version=0)]
     assert membership.env_steps == 8
     done = arrive(membership, segment(2))  # half of the window is used
@@ -295,7 +297,7 @@ def test_the_credits_of_all_stay_within_pace_and_memory() -> None:
         arrive(paced, replace(HELLO, pod=f"w-{index}"), route=bytes([index]))
     assert sum(member.outstanding * 8 for member in paced.members.values()) == 40
 
-    small = machine(replace(TERMS, inflight_transitions=16))
+    small = machine(dataclasses.replace(TERMS, inflight_transitions=16))
     for index in range(4):
         arrive(small, replace(HELLO, pod=f"w-{index}"), route=bytes([index]))
     assert sum(member.outstanding * 8 for member in small.members.values()) == 16
@@ -324,7 +326,7 @@ def test_a_tight_pace_reaches_every_worker_in_turn() -> None:
 
 
 def test_a_worker_that_does_not_use_its_credit_does_not_gather_that_of_the_others() -> None:
-    membership = machine(replace(TERMS, window=100, inflight_transitions=64 * 8), ceiling=10**9)
+    membership = machine(dataclasses.replace(TERMS, window=100, inflight_transitions=64 * 8), ceiling=10**9)
     for index in range(4):
         arrive(membership, replace(HELLO, pod=f"w-{index}"), route=bytes([index]))
     seq = 1
@@ -339,7 +341,7 @@ def test_a_worker_that_does_not_use_its_credit_does_not_gather_that_of_the_other
 
 def test_credit_comes_in_pieces_of_which_whole_messages_are_made() -> None:
     """Workers send as soon as they have credit; small messages must not lead to ever more small ones."""
-    membership = machine(replace(TERMS, window=100, inflight_transitions=32 * 16 * 8), ceiling=10**9)
+    membership = machine(dataclasses.replace(TERMS, window=100, inflight_transitions=32 * 16 * 8), ceiling=10**9)
     routes = [bytes([index]) for index in range(32)]
     for route in routes:
         arrive(membership, replace(HELLO, pod=f"w-{route[0]}"), route=route)
@@ -490,22 +492,22 @@ def test_accounts_of_a_checkpoint_continue_where_they_were() -> None:
     arrive(membership, segment(1))
     saved = membership.accounts.state()
     arrive(membership, segment(2))
-    restarted = machine(replace(TERMS, epoch=6), accounts=Accounts.from_state(saved))
+    restarted = machine(dataclasses.replace(TERMS, epoch=6), accounts=Accounts.from_state(saved))
     assert restarted.env_steps == 8
     (welcome,) = sent(arrive(restarted, replace(HELLO, oldest=1)), Welcome)
     assert (welcome.last_seq, welcome.durable_seq) == (1, 1)
 
 
 def test_segments_of_a_bundle_are_booked_one_by_one_and_kept_in_runs() -> None:
-    membership = machine(replace(TERMS, window=9))
+    membership = machine(dataclasses.replace(TERMS, window=9))
     arrive(membership, HELLO)
     arrive(membership, segment(1, version=5))
     membership.handle(Published(6))
     mixed = bundle(1, row(6), row(6), row(6), row(0), row(6, transitions=4))
     done = arrive(membership, mixed)
     assert [instruction for instruction in done if isinstance(instruction, Keep)] == [
-        Keep("w-0", 2, mixed.rows.part(1, 3), 1),
-        Keep("w-0", 5, mixed.rows.part(4, 5), 4),
+        Keep("w-0", 2, mixed.table.part(1, 3), 1),
+        Keep("w-0", 5, mixed.table.part(4, 5), 4),
     ]
     totals = membership.accounts.totals
     assert (totals.accepted, totals.stale, totals.duplicate, totals.missing) == (4, 1, 1, 0)
@@ -538,7 +540,7 @@ def test_a_ring_of_the_agreed_size_is_taken_and_goes_with_its_member() -> None:
 
 def test_the_largest_message_is_a_segment_or_a_bundle_of_small_ones() -> None:
     assert TERMS.largest_message == BUNDLE_BYTES
-    assert replace(TERMS, transition_bytes=10**6).largest_message == 8 * 10**6
+    assert dataclasses.replace(TERMS, transition_bytes=10**6).largest_message == 8 * 10**6
 
 
 def test_what_a_worker_no_longer_has_is_counted_as_lost() -> None:
@@ -566,7 +568,7 @@ def test_accounts_are_bounded_and_their_sums_are_kept() -> None:
 
 def test_the_accounts_of_connected_workers_stay_separate_however_many_they_are() -> None:
     count = MAX_OPEN_ACCOUNTS + 100
-    terms = replace(TERMS, inflight_transitions=10**6, window=1)
+    terms = dataclasses.replace(TERMS, inflight_transitions=10**6, window=1)
     membership = machine(terms, ceiling=10**6)
     for number in range(count):
         route = b"%d" % number
@@ -575,7 +577,8 @@ def test_the_accounts_of_connected_workers_stay_separate_however_many_they_are()
         membership.handle(Arrived(0.0, route, segment(1), 80))
     assert membership.accounts.totals.accepted == count
     assert len(membership.accounts.last_seqs()) == count
-    resumed = machine(replace(terms, epoch=6), accounts=Accounts.from_state(membership.accounts.state()))
+    saved = Accounts.from_state(membership.accounts.state())
+    resumed = machine(dataclasses.replace(terms, epoch=6), accounts=saved)
     arrive(resumed, replace(HELLO, pod="another"))
     (welcome,) = sent(arrive(resumed, replace(HELLO, pod="w-0"), route=b"b"), Welcome)
     assert welcome.last_seq == 1, "nothing of it is taken twice"
@@ -588,7 +591,7 @@ def test_the_accounts_of_connected_workers_stay_separate_however_many_they_are()
 
 def test_a_publish_is_announced_to_some_members_in_turn_and_the_others_hear_of_it_with_the_next_answer() -> None:
     count = 2 * MOST_ANNOUNCED + 10
-    membership = machine(replace(TERMS, inflight_transitions=10**6), ceiling=10**6)
+    membership = machine(dataclasses.replace(TERMS, inflight_transitions=10**6), ceiling=10**6)
     for number in range(count):
         membership.handle(Arrived(0.0, b"%d" % number, replace(HELLO, pod=f"w-{number}")))
     tick(membership)
@@ -619,7 +622,7 @@ def test_the_end_comes_with_the_version_of_the_last_policy() -> None:
 
 
 def test_the_steps_of_a_worker_without_pings_are_known_from_its_segments() -> None:
-    membership = machine(replace(TERMS, window=40))
+    membership = machine(dataclasses.replace(TERMS, window=40))
     arrive(membership, HELLO)
     for seq in range(1, 21):
         arrive(membership, segment(seq), now=seq / 4)
@@ -632,7 +635,7 @@ def test_the_steps_of_a_worker_without_pings_are_known_from_its_segments() -> No
 
 def test_the_more_workers_there_are_the_less_often_each_pings_and_the_longer_its_lease_is() -> None:
     count = 8 * PINGS_PER_SECOND
-    membership = machine(replace(TERMS, inflight_transitions=10**6), ceiling=0)
+    membership = machine(dataclasses.replace(TERMS, inflight_transitions=10**6), ceiling=0)
     evaluator = replace(HELLO, role="evaluator", pod="e", segment_transitions=0)
     membership.handle(Arrived(0.0, b"e", evaluator))
     routes = [b"%d" % number for number in range(count)]
@@ -658,7 +661,7 @@ def test_the_more_workers_there_are_the_less_often_each_pings_and_the_longer_its
 
 
 def test_a_worker_pings_every_second_again_when_most_others_have_left() -> None:
-    membership = machine(replace(TERMS, inflight_transitions=10**6), ceiling=0)
+    membership = machine(dataclasses.replace(TERMS, inflight_transitions=10**6), ceiling=0)
     routes = [b"%d" % number for number in range(2 * PINGS_PER_SECOND)]
     for number, route in enumerate(routes):
         membership.handle(Arrived(0.0, route, replace(HELLO, pod=f"w-{number}")))
@@ -770,13 +773,13 @@ def test_the_accounts_are_exact_whatever_happens(events: list[tuple[object, floa
         if isinstance(template, NextSegments):
             event = template.arrival(membership, now)
         elif isinstance(template, Arrived | Ticked):
-            event = replace(template, now=now)
+            event = dataclasses.replace(template, now=now)
         instructions = membership.handle(event)
         arrived += membership.accounts.totals.received - counted
         assert membership.accounts.totals.received - counted in {0, rows_of(event)}
         for keep in (instruction for instruction in instructions if isinstance(instruction, Keep)):
             size = sum(keep.rows.columns.transitions)
-            assert keep.rows == event.message.rows.part(keep.first, keep.first + len(keep.rows))
+            assert keep.rows == event.message.table.part(keep.first, keep.first + len(keep.rows))
             stored_transitions += size
         members = membership.members.values()
         outstanding = sum(member.outstanding * member.hello.segment_transitions for member in members)
@@ -801,7 +804,7 @@ def test_the_accounts_are_exact_whatever_happens(events: list[tuple[object, floa
 
 def test_rows_behind_the_transitions_are_counted_and_bounded() -> None:
     """A segment with a tail is longer; more rows than possible are a misfit, as are rows without a transition."""
-    terms = replace(TERMS, tail_bytes=3)
+    terms = dataclasses.replace(TERMS, tail_bytes=3)
     assert terms.most_bytes(8) == 8 * (10 + 2 * 3)
     membership = machine(terms)
     arrive(membership, HELLO)

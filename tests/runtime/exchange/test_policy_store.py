@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 import threading
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from runtime.exchange.policy_store import BF2, F4, LARGE_BYTES, PolicyStore, checksum, load, to_bf2

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from runtime.base.contract import PROTOCOL_VERSION
 from runtime.exchange.machines.events import Arrived, Keep, Saved, Send, Ticked
@@ -362,7 +364,7 @@ class World:
         if self.learner is None:
             self.epoch += 1
             accounts = Accounts.from_state(self.saved_accounts) if self.saved_accounts else Accounts()
-            self.learner = Membership(replace(TERMS, epoch=self.epoch), accounts)
+            self.learner = Membership(dataclasses.replace(TERMS, epoch=self.epoch), accounts)
             self.stored = list(self.saved_stored)
 
 

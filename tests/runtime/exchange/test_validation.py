@@ -68,7 +68,7 @@ def test_segments_that_are_not_finite_are_found_one_by_one(
     columns[name].flat[-1] = value
     columns[name].flat[0] = value
     columns[4][:] = -1  # the bits of an integer may be an invalid float
-    rows = SegmentRows.of(*(Trajectory(count, 0, 0, 0, 0.0, 0.0) for count in counts))
+    rows = SegmentRows(tuple(Trajectory(count, 0, 0, 0, 0.0, 0.0) for count in counts))
     bundle = SegmentBundle.of(LAYOUT, arena.data, rows.columns)
     assert bundle is not None
     with np.errstate(all="ignore"):  # as in the network thread
@@ -94,19 +94,19 @@ def test_arenas_lie_side_by_side_and_are_sent_from_where_they_lie() -> None:
 def test_lag_is_told_as_least_mean_and_most() -> None:
     lag = PolicyLag()
     assert lag.min_mean_max() == [0, 0.0, 0]
-    lag.add(9, SegmentRows.of(Trajectory(8, 5, 7, 0, 0.0, 0.0), Trajectory(8, 6, 8, 0, 0.0, 0.0)))
+    lag.add(9, SegmentRows((Trajectory(8, 5, 7, 0, 0.0, 0.0), Trajectory(8, 6, 8, 0, 0.0, 0.0))))
     assert lag.min_mean_max() == [1, 2.5, 4]
-    lag.add(9, SegmentRows.of(Trajectory(8, 9, 9, 0, 0.0, 0.0)))
+    lag.add(9, SegmentRows((Trajectory(8, 9, 9, 0, 0.0, 0.0),)))
     assert lag.min_mean_max() == [0, 10 / 6, 4]
 
 
 def test_the_mean_return_is_of_the_latest_episodes() -> None:
     returns = EpisodeReturns()
-    returns.add(SegmentRows.of(Trajectory(8, 0, 0, 0, 0.0, 0.0)))
+    returns.add(SegmentRows((Trajectory(8, 0, 0, 0, 0.0, 0.0),)))
     assert returns.mean() is None
-    returns.add(SegmentRows.of(Trajectory(8, 0, 0, 4, 400.0, 0.0)))
+    returns.add(SegmentRows((Trajectory(8, 0, 0, 4, 400.0, 0.0),)))
     for _ in range(RECENT_EPISODES // 10):
-        returns.add(SegmentRows.of(Trajectory(8, 0, 0, 5, 5.0, 0.0), Trajectory(8, 0, 0, 5, 10.0, 0.0)))
+        returns.add(SegmentRows((Trajectory(8, 0, 0, 5, 5.0, 0.0), Trajectory(8, 0, 0, 5, 10.0, 0.0))))
     assert returns.mean() == 1.5
 
 
@@ -119,7 +119,7 @@ def test_runs_of_equal_segments_have_the_columns_of_each(gap: int) -> None:
     slot = max(sizes) + gap if gap else 0
     arena = np.random.default_rng(0).integers(0, 100, slot * len(counts) or sum(sizes), dtype=np.uint8)
     rows = [Trajectory(count, 0, 0, 0, 0.0, 0.0, tail) for count, tail in zip(counts, tails, strict=True)]
-    bundle = SegmentBundle.of(layout, arena.data, SegmentRows.of(*rows).columns, slot)
+    bundle = SegmentBundle.of(layout, arena.data, SegmentRows(tuple(rows)).columns, slot)
     assert bundle is not None
     parts = bundle.uniform_parts()
     assert [len(part) for part in parts] == [2, 1, 2, 1]

@@ -79,7 +79,7 @@ def bundle_of(segments: list[tuple[np.ndarray, ...]], layout=None, gap: int = 0)
     layout = layout or transition_layout(ObsSpace(3), ActionSpace(2))
     pieces = [b"".join(np.ascontiguousarray(column).tobytes() for column in columns) for columns in segments]
     slot = max(map(len, pieces)) + gap if gap else 0
-    rows = SegmentRows.of(*(Trajectory(len(c[0]), 0, 0, 0, 0.0, 0.0, len(c[-1])) for c in segments))
+    rows = SegmentRows(tuple(Trajectory(len(c[0]), 0, 0, 0, 0.0, 0.0, len(c[-1])) for c in segments))
     arena = b"".join(piece.ljust(slot, b"\0") if gap else piece for piece in pieces)
     bundle = SegmentBundle.of(layout, memoryview(arena), rows.columns, slot)
     assert bundle is not None
