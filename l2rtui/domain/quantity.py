@@ -127,8 +127,8 @@ def utc(seconds: float | None) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Write ``1 pod`` and ``2 pods``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    """Write ``1 pod``, ``2 pods`` and ``1,000 pods``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def age(seconds: float, *, second_step: int = 10) -> str:

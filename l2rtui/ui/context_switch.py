@@ -18,6 +18,7 @@ from textual.worker import Worker, WorkerCancelled, WorkerFailed, get_current_wo
 
 from l2rtui.backends.base import Backend
 from l2rtui.config import Settings
+from l2rtui.domain.quantity import counted
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import BackendError, L2RError, RefusedError
 from l2rtui.services.monitor import Monitor
@@ -25,7 +26,7 @@ from l2rtui.ui.dialogs.dialog import Dialog
 from l2rtui.ui.home.screen import ClusterScreen
 from l2rtui.ui.state.app_context import AppContext, ContextOpener
 from l2rtui.ui.state.background import Background
-from l2rtui.ui.text import Span, TextStyle, plural
+from l2rtui.ui.text import Span, TextStyle
 
 
 class Opened(Struct, frozen=True):
@@ -111,7 +112,7 @@ def ended_sentence(screen: ClusterScreen) -> str:
     forwards = screen.pod_actions.open_forwards
     logs = sum(bool(log.selection.pods) for log in screen.panes.logs.controllers)
     counts = ((logs, "followed log"), (forwards, "forwarded port"))
-    ended = " and ".join(plural(number, noun) for number, noun in counts if number)
+    ended = " and ".join(counted(number, noun) for number, noun in counts if number)
     return f"Of {screen.ctx.context}, {ended} ended." if ended else ""
 
 

@@ -194,11 +194,6 @@ def _broken(text: str, width: int) -> tuple[str, ...]:
     return tuple(textwrap.wrap(text, width))
 
 
-def plural(number: int, noun: str) -> str:
-    """Write a number with its noun: ``1 pod``, ``3 pods``."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def slot_ranges(slots: Iterable[SlotId]) -> str:
     """Write slots in order with consecutive ones joined: ``n1/0.0-3, n1/1.2``."""
     parts: list[list[SlotId]] = []

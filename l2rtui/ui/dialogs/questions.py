@@ -15,7 +15,7 @@ from typing import Any, Final
 from textual.screen import Screen
 
 from l2rtui.config import user_name
-from l2rtui.domain.quantity import age
+from l2rtui.domain.quantity import age, counted
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import Role
@@ -25,7 +25,7 @@ from l2rtui.services.terminal import Words
 from l2rtui.ui.dialogs.confirm import ConfirmScreen, Question
 from l2rtui.ui.keys import cli_equivalents
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.text import Line, Span, TextStyle, plural, shorten, slot_ranges
+from l2rtui.ui.text import Line, Span, TextStyle, shorten, slot_ranges
 
 LARGE_PODS: Final = 10
 """Number of pods above which a name must be typed."""
@@ -45,7 +45,7 @@ class Questions:
         if not may_touch(self._ctx, "kill", pods):
             return
         names = target or ", ".join(pod.name for pod in pods)
-        number = plural(len(pods), "pod")
+        number = counted(len(pods), "pod")
         question = kill_question(self._ctx, pods, self._newest(), target)
 
         async def kill() -> None:
@@ -64,7 +64,7 @@ class Questions:
         """Ask before runs are destroyed; a yes opens the receipt."""
         if not may_touch(self._ctx, "destroy", runs):
             return
-        title = sanitize(runs[0].name) if len(runs) == 1 else plural(len(runs), "run")
+        title = sanitize(runs[0].name) if len(runs) == 1 else counted(len(runs), "run")
         question = destroy_question(self._ctx, runs, snapshot)
 
         def begin() -> None:
@@ -86,7 +86,7 @@ class Questions:
             return
         before, after = sum(workers.replicas for workers in sets), replicas * len(runs)
         targets = [f"{run.name}/{set_name}" for run in runs]
-        name = targets[0] if len(targets) == 1 else f"{set_name} of {plural(len(runs), 'run')}"
+        name = targets[0] if len(targets) == 1 else f"{set_name} of {counted(len(runs), 'run')}"
         question = scale_question(self._ctx, runs, set_name, replicas)
 
         async def scale() -> None:
@@ -115,7 +115,7 @@ def _scale_lines(runs: Sequence[RunView], set_name: str, replicas: int, before: 
     sentence = (
         "Replicas come back to their slots of the plan; more of them take free slots."
         if replicas * len(runs) > before
-        else f"The set stays in the run; + starts a replica again. {plural(before, 'replica')} stop."
+        else f"The set stays in the run; + starts a replica again. {counted(before, 'replica')} stop."
         if replicas == 0
         else "The replicas with the highest indices are stopped."
     )
@@ -132,7 +132,7 @@ def kill_question(
     ctx: AppContext, pods: Sequence[PodView], snapshot: ClusterSnapshot, target: str = ""
 ) -> Question:
     """Return the question before pods are killed; ``target`` is the typed or selected target."""
-    is_admin, number = is_acting_for(pods), plural(len(pods), "pod")
+    is_admin, number = is_acting_for(pods), counted(len(pods), "pod")
 
     def commands(of_place: Sequence[PodView]) -> Sequence[Words]:
         targets = pod_targets(ctx, snapshot, of_place, target)
@@ -155,7 +155,7 @@ def kill_question(
 
 def destroy_question(ctx: AppContext, runs: Sequence[RunView], snapshot: ClusterSnapshot) -> Question:
     """Return the question before runs are destroyed."""
-    title = sanitize(runs[0].name) if len(runs) == 1 else plural(len(runs), "run")
+    title = sanitize(runs[0].name) if len(runs) == 1 else counted(len(runs), "run")
     return Question(
         f"Destroy {title}?",
         (
@@ -178,7 +178,7 @@ def scale_question(ctx: AppContext, runs: Sequence[RunView], set_name: str, repl
     """Return the question before a set gets another number of replicas in each of these runs."""
     sets = [workers for run in runs if (workers := run.set_named(set_name))]
     before, after = sum(workers.replicas for workers in sets), replicas * len(runs)
-    name = f"{runs[0].name}/{set_name}" if len(runs) == 1 else f"{set_name} of {plural(len(runs), 'run')}"
+    name = f"{runs[0].name}/{set_name}" if len(runs) == 1 else f"{set_name} of {counted(len(runs), 'run')}"
     typed = runs[0].name if is_acting_for(runs) else "scale" if before - after > LARGE_PODS else ""
 
     def commands(of_place: Sequence[RunView]) -> Sequence[Words]:
@@ -303,10 +303,10 @@ def consequences(runs: Sequence[RunView], snapshot: ClusterSnapshot) -> tuple[Li
     # If not all pods are listed, the lines of pods do not show all slots.
     which = f": {sanitize(slot_ranges(slots))}" if slots and len(pods) > _MAX_LISTED else ""
     return (
-        (Span("frees    ", TextStyle.DIM), Span(f"{plural(len(slots), 'slot')}{which}")),
+        (Span("frees    ", TextStyle.DIM), Span(f"{counted(len(slots), 'slot')}{which}")),
         *owned_by(runs),
         # Last, so that these lines are scrolled if the terminal is too small for all.
-        (Span(f"{plural(len(runs), 'run')}, {plural(len(pods), 'pod')} {verb}:", TextStyle.DIM),),
+        (Span(f"{counted(len(runs), 'run')}, {counted(len(pods), 'pod')} {verb}:", TextStyle.DIM),),
         *_pod_lines(pods),
     )
 

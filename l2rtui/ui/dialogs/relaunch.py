@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from textual.screen import Screen
 
 from l2rtui.domain.placement import Pin
-from l2rtui.domain.quantity import age
+from l2rtui.domain.quantity import age, counted
 from l2rtui.domain.receipt import Receipt
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
@@ -20,7 +20,7 @@ from l2rtui.ui.dialogs.confirm import Question
 from l2rtui.ui.dialogs.questions import ask, consequences, is_acting_for, may_touch, typed_for, where_line
 from l2rtui.ui.keys import cli_equivalents
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.text import Line, Span, TextStyle, plural
+from l2rtui.ui.text import Line, Span, TextStyle
 
 if TYPE_CHECKING:
     from l2rtui.services.run_history import DestroyedRun
@@ -56,7 +56,7 @@ def ask_relaunch(
 
 
 def _title(runs: Sequence[RunView]) -> str:
-    return sanitize(runs[0].name) if len(runs) == 1 else plural(len(runs), "run")
+    return sanitize(runs[0].name) if len(runs) == 1 else counted(len(runs), "run")
 
 
 def relaunch_question(
@@ -154,7 +154,7 @@ def _note(run: DestroyedRun, now: float) -> str:
     pods = sum(part.replicas for part in spec.sets)
     experiment = f"{spec.experiment}, " if spec.experiment != spec.name else ""
     gone = f"destroyed {age(now - run.destroyed_at)} ago"
-    return f"{experiment}seed {spec.seed}, {plural(pods, 'pod')}, {gone}"
+    return f"{experiment}seed {spec.seed}, {counted(pods, 'pod')}, {gone}"
 
 
 def review_destroyed(

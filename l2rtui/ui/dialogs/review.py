@@ -16,6 +16,7 @@ from textual.worker import Worker
 
 from l2rtui.domain.ledger import SlotState
 from l2rtui.domain.preflight import Finding, Severity, refusals
+from l2rtui.domain.quantity import counted
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.sweeps import values_text
 from l2rtui.domain.workload import SetSpec
@@ -27,7 +28,7 @@ from l2rtui.ui.dialogs.body import REST, TakesRest
 from l2rtui.ui.dialogs.confirm import ConfirmScreen, Question, lines_of
 from l2rtui.ui.dialogs.dialog import Dialog
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.text import QUEUED, Line, Span, TextStyle, hanging, key_hints, plural, shorten, slot_ranges
+from l2rtui.ui.text import QUEUED, Line, Span, TextStyle, hanging, key_hints, shorten, slot_ranges
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.grid.shape import ZoomLevel
 from l2rtui.ui.widgets.plan_view import PlanView
@@ -106,7 +107,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         named = experiments if len(plan.runs) > 1 else [plan.runs[0].spec.name]  # the list below has all runs
         names = ", ".join(map(sanitize, named[:MAX_NAMES]))
         names += f" and {len(named) - MAX_NAMES} more" if len(named) > MAX_NAMES else ""
-        counts = f"   {plural(len(plan.runs), 'run')}, {plural(pods, 'pod')}, {plural(self._num_slots, 'slot')}"
+        counts = f"   {counted(len(plan.runs), 'run')}, {counted(pods, 'pod')}, {counted(self._num_slots, 'slot')}"
         self.show("title", [(Span(f"Launch {names}", TextStyle.STRONG), Span(counts, TextStyle.DIM))])
         self._break_lines()
         self._show_runs()
@@ -197,14 +198,14 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         plan, submissions = self.prepared.plan, self._submissions
         if not self._num_slots or self._num_free is None:
             return
-        facts = f"{plural(self._num_slots, 'slot')} asked, {self._num_free} free"
+        facts = f"{counted(self._num_slots, 'slot')} asked, {self._num_free} free"
         starting = sum(len(run.pods) >= sum(part.num_pods for part in run.spec.sets) for run in plan.runs)
         is_short, rest = bool(plan.conflicts), len(plan.runs) - starting
         if submissions is not None:
             facts += f": {submissions.sentence}"
         elif is_short:
             facts += (
-                f": {starting} of {plural(len(plan.runs), 'run')} fit, {rest} {'does' if rest == 1 else 'do'} not"
+                f": {starting} of {counted(len(plan.runs), 'run')} fit, {rest} {'does' if rest == 1 else 'do'} not"
             )
         style = TextStyle.WAIT if submissions is not None else TextStyle.BAD if is_short else TextStyle.OK
         glyph = "◌" if submissions is not None else "✖" if is_short else "✔"
@@ -383,7 +384,7 @@ def folded_findings(findings: Sequence[Finding], *, has_room: bool = False) -> l
         subject = f"{first.subject} and {len(others)} more" if others else first.subject
         lines.append(finding_line(replace(first, subject=subject)))
     if passed:
-        lines.append((Span("✔ ", TextStyle.OK), Span(f"{plural(len(passed), 'check')} passed", TextStyle.DIM)))
+        lines.append((Span("✔ ", TextStyle.OK), Span(f"{counted(len(passed), 'check')} passed", TextStyle.DIM)))
     return lines
 
 

@@ -19,6 +19,7 @@ from textual.widget import Widget
 
 from l2rtui.config import user_name
 from l2rtui.domain.metrics import PodMetrics, RunMetrics
+from l2rtui.domain.quantity import counted
 from l2rtui.domain.runstatus import LATE_WORKER_SECONDS, LearningState
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
@@ -35,7 +36,7 @@ from l2rtui.ui.state.messages import LearningChanged
 from l2rtui.ui.state.record_ages import NOT_READ, WORKER_INTERVAL_SECONDS, RecordAges
 from l2rtui.ui.state.record_streams import WatchedPods
 from l2rtui.ui.state.snapshot_index import SnapshotIndex
-from l2rtui.ui.text import Line, plural, shorten
+from l2rtui.ui.text import Line, shorten
 from l2rtui.ui.theme import plain
 from l2rtui.ui.widgets.charts import ChartView
 from l2rtui.ui.widgets.context_column import ContextColumn
@@ -521,7 +522,7 @@ class PaneTitles:
             if only is None:
                 return []
             misread = self._panes.nodes.model.misread
-            counts = f"{len(only)} of {plural(len(content.snapshot.nodes), 'node')}"
+            counts = f"{len(only)} of {counted(len(content.snapshot.nodes), 'node')}"
             return [counts, f"▲ {sanitize(misread)}" if misread else ""]
         model = table.model
         num_hidden = len(model.rows) - len(model.displayed)

@@ -10,7 +10,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Final
 
-from l2rtui.domain.quantity import age, format_bytes
+from l2rtui.domain.quantity import age, counted, format_bytes
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import RunView
 from l2rtui.domain.topology import topology, topology_lines
@@ -20,7 +20,7 @@ from l2rtui.ui.home.layout import SELECTING
 from l2rtui.ui.home.selection import Pane
 from l2rtui.ui.keys.table import KeyContext
 from l2rtui.ui.state.messages import RefreshRequested
-from l2rtui.ui.text import Line, Span, TextStyle, plural
+from l2rtui.ui.text import Line, Span, TextStyle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,7 @@ def _devices(node: Node) -> list[Line]:
     for gpu in node.gpus:
         memory = format_bytes(gpu.memory_bytes) if gpu.memory_bytes else ""
         name = sanitize(gpu.model) or ("CPU" if gpu.is_cpu else "")
-        facts = "   ".join(filter(None, (gpu.label, name, memory, plural(gpu.slots, "slot"), sanitize(gpu.uuid))))
+        facts = "   ".join(filter(None, (gpu.label, name, memory, counted(gpu.slots, "slot"), sanitize(gpu.uuid))))
         lines.append((Span("   device    ", TextStyle.DIM), Span(facts)))
     return lines
 
@@ -126,7 +126,7 @@ class InspectActions:
         runs = self._view.snapshot.runs_matching(target) if target else ()
         run = runs[0] if len(runs) == 1 else self._view.selected_run
         if target and len(runs) != 1:
-            self._view.say(f"{target!r} names {plural(len(runs), 'run')}: name one of them.", is_error=True)
+            self._view.say(f"{target!r} names {counted(len(runs), 'run')}: name one of them.", is_error=True)
         elif run is None:
             self._view.say("Select a run whose alerts are to be tested: 2 goes to the runs.")
         elif may_touch(self._ctx, "alerts test", [run]):

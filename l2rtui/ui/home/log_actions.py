@@ -7,13 +7,13 @@ import csv
 import io
 import re
 
+from l2rtui.domain.quantity import counted
 from l2rtui.ui.home.home_view import HomeView
 from l2rtui.ui.home.log_panes import SINCE
 from l2rtui.ui.home.log_stream import LogSelection
 from l2rtui.ui.home.selection import Pane
 from l2rtui.ui.keys import cli_equivalents
 from l2rtui.ui.saved_files import save_text
-from l2rtui.ui.text import plural
 
 
 class LogActions:
@@ -100,14 +100,14 @@ class LogActions:
     def action_save_log(self, path: str) -> None:
         """Save the shown lines."""
         lines = self._view.panes.log_pane.ring.as_text()
-        self._write(path or "l2rtui.log", "".join(f"{line}\n" for line in lines), plural(len(lines), "line"))
+        self._write(path or "l2rtui.log", "".join(f"{line}\n" for line in lines), counted(len(lines), "line"))
 
     def action_export(self, path: str) -> None:
         """Write the shown rows of the table as CSV, or the charts as SVG or CSV, by the file's ending."""
         charts = self._view.panes.charts
         if path and self._view.panes.last_list is Pane.CHARTS:
             text = charts.as_svg() if path.endswith(".svg") else charts.as_csv()
-            self._write(path, text, f"chart of {plural(len(charts.groups), 'curve')}")
+            self._write(path, text, f"chart of {counted(len(charts.groups), 'curve')}")
             return
         table = self._view.panes.table
         if table is None or not path:
@@ -121,7 +121,7 @@ class LogActions:
         for key in table.model.displayed:
             row = table.model.rows[key]
             writer.writerow([table.model.text(row, number) for number in columns])
-        self._write(path, file.getvalue(), plural(len(table.model.displayed), "row"))
+        self._write(path, file.getvalue(), counted(len(table.model.displayed), "row"))
 
     def _write(self, path: str, text: str, what: str) -> None:
         async def write() -> None:

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from textual.app import ComposeResult
 from textual.containers import Container
 
+from l2rtui.domain.quantity import counted
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import PodView
 from l2rtui.ui.home.log_stream import LogSelection, LogStream
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.text import plural
 from l2rtui.ui.widgets.log_pane import LogPane
 from l2rtui.ui.widgets.log_ring import JsonMode
 
@@ -86,7 +86,7 @@ class LogController:
         _, since = SINCE[self.since]
         return [
             sanitize(selection.title),
-            plural(len(selection.pods), "pod") if selection.is_merged else "",
+            counted(len(selection.pods), "pod") if selection.is_merged else "",
             self._progress,
             "wrapping …" if pane.is_arranging else "wrapped" if pane.is_wrapping else "",
             "filtering …" if pane.is_filtering else "",

@@ -10,11 +10,12 @@ from msgspec import Struct
 
 from l2rtui.domain.metrics import PodMetrics, RunMetrics
 from l2rtui.domain.node import SlotId
+from l2rtui.domain.quantity import counted
 from l2rtui.domain.runstatus import LearningState
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import Role
 from l2rtui.ui.home.log_stream import NO_LOG, LogSelection
-from l2rtui.ui.text import Line, plural
+from l2rtui.ui.text import Line
 from l2rtui.ui.widgets.metric_strip import about_pod, about_run, about_slot
 
 PodsOf = Callable[[str, str], tuple[PodView, ...]]
@@ -112,7 +113,7 @@ class Selection(Struct, frozen=True):
         if runs and self.pane is Pane.RUNS:
             pods = tuple(pod for run in runs for pod in pods_of(run.name, self.cell))
             key = f"runs {' '.join(sorted(marked_runs))}/{self.cell}"
-            return LogSelection(key, f"{plural(len(runs), 'marked run')}", "", pods, is_merged=True)
+            return LogSelection(key, f"{counted(len(runs), 'marked run')}", "", pods, is_merged=True)
         pod = self.pod(snapshot)
         if pod is not None:
             return LogSelection(f"pod {pod.uid}", pod.name, pod.run, (pod,))

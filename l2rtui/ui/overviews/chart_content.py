@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from l2rtui.domain.curves.chart import CurveGroup, SeedCurve, grouped
 from l2rtui.domain.curves.run_curve import RunCurve
+from l2rtui.domain.quantity import counted
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import Role
 from l2rtui.services.curves import MAX_RUNS, read_back
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.text import plural
 from l2rtui.ui.widgets.charts import ChartView
 
 _AT_ONCE: Final = 3
@@ -114,7 +114,7 @@ class ChartContent:
 
     def _say_progress(self) -> None:
         number = len(self._reading)
-        self._charts.note = f"reading {plural(number, 'run')} back" if number else ""
+        self._charts.note = f"reading {counted(number, 'run')} back" if number else ""
         if self._charts.is_attached:  # the app may be ending
             self._charts.post_message(ChartView.ContentChanged())
 

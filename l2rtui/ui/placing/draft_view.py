@@ -13,12 +13,13 @@ from textual.widget import Widget
 from l2rtui.domain.ledger import Ledger, SlotState
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.preflight import Finding, preflight
+from l2rtui.domain.quantity import counted
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.services.terminal import Words
 from l2rtui.ui.dialogs.review import folded_findings
 from l2rtui.ui.placing.editor import PlacementEditor
-from l2rtui.ui.text import Line, Span, TextStyle, plural, shorten, width_of
+from l2rtui.ui.text import Line, Span, TextStyle, shorten, width_of
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.key_bar import KeyBar
 from l2rtui.ui.widgets.metric_strip import MetricStrip
@@ -170,7 +171,7 @@ def _set_lines(editor: PlacementEditor) -> Iterator[Line]:
     for spec in draft.sets:
         total = spec.replicas * len(draft.specs)
         staged = total - len(draft.missing(spec.name)) if spec.slots else total
-        size = f"{spec.replicas} x {plural(spec.slots, 'slot')}" if spec.slots else "no slot"
+        size = f"{spec.replicas} x {counted(spec.slots, 'slot')}" if spec.slots else "no slot"
         is_current = spec.name == current
         yield (
             Span(" ▸ " if is_current else "   ", TextStyle.ACCENT),
@@ -190,7 +191,7 @@ def _check_lines(
     for conflict in editor.conflicts:
         yield (Span(" ✖ ", TextStyle.BAD), Span(sanitize(shorten(conflict, 200)), TextStyle.BAD))
     if num_missing:
-        yield (Span(" ◌ ", TextStyle.WAIT), Span(f"{plural(num_missing, 'replica')} still without a slot"))
+        yield (Span(" ◌ ", TextStyle.WAIT), Span(f"{counted(num_missing, 'replica')} still without a slot"))
     if facts is None:
         yield (Span(" ◌ ", TextStyle.WAIT), Span("asking the cluster", TextStyle.DIM))
     for line in folded_findings(preflight(plan, snapshot, facts or ())):

@@ -22,6 +22,7 @@ from l2rtui.domain.ledger import SlotState
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.placement import PlacementPolicy, parse_seeds
 from l2rtui.domain.preflight import Finding
+from l2rtui.domain.quantity import counted
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.errors import L2RError
 from l2rtui.services import launcher
@@ -41,7 +42,6 @@ from l2rtui.ui.state.placement_draft import (
     replicas_as_settings,
 )
 from l2rtui.ui.state.spec_files import example_specs, load_spec
-from l2rtui.ui.text import plural
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.grid.figures import NO_FIGURES, GridFigures
 from l2rtui.ui.widgets.key_bar import Choice, KeyBar
@@ -376,7 +376,7 @@ class PlaceScreen(SettledScreen, Screen[tuple[str, ...] | None]):
             return
         if missing := self.draft.missing():
             keys = "a packs, A spreads, f and B go by free memory and load"
-            sentence = f"{plural(len(missing), 'replica')} still without a slot: {keys}."
+            sentence = f"{counted(len(missing), 'replica')} still without a slot: {keys}."
             self._ctx.background.say(sentence)
             return
         work = self._review(self.editor.request)

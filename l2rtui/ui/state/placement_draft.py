@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from l2rtui.domain.ledger import Ledger, Slot, SlotState
 from l2rtui.domain.node import Node, SlotId
 from l2rtui.domain.placement import Pin, Placement, PlacementPolicy, Seat, obstacles, place
+from l2rtui.domain.quantity import counted
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.domain.workload import Role, RunSpec, SetSpec, numbered, pod_name, renamed
 from l2rtui.ui.state.spec_files import launch_options
-from l2rtui.ui.text import plural
 
 if TYPE_CHECKING:
     from l2rtui.services.spec.spec_file import LaunchRequest
@@ -256,7 +256,7 @@ def loss_of(lost: Iterable[Seat], ledger: Ledger, owner: str) -> str:
         return ""
     is_foreign = any(slot.pod and slot.owner != owner for slot in holders)
     reason = "Another launch took slots" if is_foreign else "Slots are no longer free"
-    return f"{reason}: {plural(num_lost, 'staged replica')} went back."
+    return f"{reason}: {counted(num_lost, 'staged replica')} went back."
 
 
 def configured(request: LaunchRequest, options: LaunchOptions) -> LaunchRequest:

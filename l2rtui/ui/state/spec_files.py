@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 import l2rtui
-from l2rtui.ui.text import plural
+from l2rtui.domain.quantity import counted
 from runtime.base import bounded_json
 
 if TYPE_CHECKING:
@@ -59,14 +59,14 @@ def _facts(request: LaunchRequest) -> SpecFacts:
     gpus = sum(part.gpus * part.num_pods for part in sets)
     slots = sum(part.slots * part.num_pods for part in sets if not part.gpus)
     seeds = (
-        plural(len(runs), "run") if request.trials else ",".join(map(str, request.seeds)) or str(request.spec.seed)
+        counted(len(runs), "run") if request.trials else ",".join(map(str, request.seeds)) or str(request.spec.seed)
     )
     return SpecFacts(
         request.spec.name,
         str(train.get("algorithm", "")) or ("sac" if environment else ""),
         str(environment),
         sum(part.num_pods for part in sets),
-        plural(gpus, "GPU") if gpus else plural(slots, "slot") if slots else "",
+        counted(gpus, "GPU") if gpus else counted(slots, "slot") if slots else "",
         seeds,
         str(request.policy),
     )

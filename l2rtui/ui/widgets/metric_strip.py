@@ -12,7 +12,7 @@ from textual.strip import Strip
 from l2rtui.domain.ledger import Slot, SlotState
 from l2rtui.domain.metrics import ExchangeFigures, PodMetrics, RunMetrics
 from l2rtui.domain.node import GpuShare, GpuUse, Node
-from l2rtui.domain.quantity import age, format_bytes, format_rate
+from l2rtui.domain.quantity import age, counted, format_bytes, format_rate
 from l2rtui.domain.runstatus import LEARNS, LOADING, LearningState, run_status
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import PodView, RunView
@@ -31,7 +31,6 @@ from l2rtui.ui.text import (
     decimal,
     per_second,
     percent,
-    plural,
     sparkline,
     status_text,
     style_of_level,
@@ -308,7 +307,7 @@ def about_slot(
         total = gpu.memory_bytes or (use.memory_bytes if use else 0)
         memory = f"   {format_bytes(total)}" if total else ""
         name = sanitize(gpu.model) or ("CPU" if gpu.is_cpu else NOTHING)
-        lines.append(_field("device", f"{gpu.label}   {name}{memory}   {plural(gpu.slots, 'slot')}{_in_use(use)}"))
+        lines.append(_field("device", f"{gpu.label}   {name}{memory}   {counted(gpu.slots, 'slot')}{_in_use(use)}"))
     if slot.reservation is not None and slot.state is not SlotState.RESERVED:
         lines.append(_field("reserved", sanitize(slot.reservation.text.removeprefix("reserved "))))
     if pod is None:

@@ -7,11 +7,12 @@ from typing import Final
 
 from l2rtui.domain.experiments import seed_result, summarize
 from l2rtui.domain.metrics import RunMetrics
+from l2rtui.domain.quantity import counted
 from l2rtui.domain.runstatus import NO_REPORTS, LearningState, learning_state, replicas_of_run, run_status
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import Level
-from l2rtui.ui.text import NOTHING, Span, TextStyle, count, decimal, per_second, plural
+from l2rtui.ui.text import NOTHING, Span, TextStyle, count, decimal, per_second
 from l2rtui.ui.widgets.run_table import CELL, is_learning
 from l2rtui.ui.widgets.table_model import Row, RowModel
 
@@ -64,7 +65,7 @@ def _cells(
     ready = sum(pod.ready for members in pods.values() for pod in members)
     replicas = sum(map(replicas_of_run, runs))
     return {
-        "run": Span(f"all {plural(len(runs), 'seed')}", TextStyle.STRONG),
+        "run": Span(f"all {counted(len(runs), 'seed')}", TextStyle.STRONG),
         "state": Span(f"{num_good} of {len(runs)} ok", _style(num_good, len(runs))),
         "learning": Span(f"{num_live} live", TextStyle.WARN if is_fault else TextStyle.PLAIN),
         "seed": Span(str(len(runs)), TextStyle.DIM),

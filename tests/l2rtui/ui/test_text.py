@@ -17,6 +17,7 @@ from l2rtui.backends.fake import FakeBackend
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.metrics import PodMetrics
 from l2rtui.domain.node import Gpu, GpuShare, GpuUse, Node, SlotId
+from l2rtui.domain.quantity import counted
 from l2rtui.domain.runstatus import run_status
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView, SetView
 from l2rtui.domain.status import Phase
@@ -113,7 +114,7 @@ def test_the_legend_cuts_no_number_and_counts_the_runs_that_it_leaves_out(demo, 
     names = ([text.shorten(run.name, most) for most in (20, 12, 8, 6)] for run in demo.runs.values())
     named = [forms for forms in names if any(f" {name} " in legend for name in forms)]
     left_out = len(demo.runs) - len(named)
-    assert (f"+{text.plural(left_out, 'run')}" in legend) is bool(left_out)
+    assert (f"+{counted(left_out, 'run')}" in legend) is bool(left_out)
 
 
 def test_the_legend_cuts_a_name_before_it_names_no_run(demo):

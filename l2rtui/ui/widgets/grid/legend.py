@@ -8,9 +8,10 @@ from typing import Final
 
 from l2rtui.domain.ledger import SlotState
 from l2rtui.domain.node import CPU
+from l2rtui.domain.quantity import counted
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
-from l2rtui.ui.text import HUES, Line, Span, TextStyle, plural, shorten, width_of
+from l2rtui.ui.text import HUES, Line, Span, TextStyle, shorten, width_of
 
 LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWYZ"
 """One letter per run, in the order of launch; ``x`` is left out, as it marks pods that l2rtui did not launch."""
@@ -86,7 +87,7 @@ def legend_of(snapshot: ClusterSnapshot, letters: Letters, width: int, num_idle:
     if num_idle:
         entries.append(_entry(Span(IDLE, TextStyle.WARN), f"idle {num_idle}"))
     num_runs = sum(name in busy for name in letters)
-    entries = _squeezed(entries, width - len(f"+{plural(num_runs, 'run')}  "))
+    entries = _squeezed(entries, width - len(f"+{counted(num_runs, 'run')}  "))
     is_tight = not entries[-1][1].text.endswith("   ")
     last = tuple(chain.from_iterable(entries))
     last = (*last[:-1], Span(last[-1].text.rstrip(), last[-1].style))  # the trailing spaces leave room for a name
@@ -133,4 +134,4 @@ def _fitting(entries: Sequence[Line], total: int, width: int) -> Line:
         return tuple(chain.from_iterable(entries))
     room = width - len(f"+{total} runs   ")
     number = sum(end <= room for end in ends[1:])
-    return (*chain.from_iterable(entries[:number]), Span(f"+{plural(total - number, 'run')}   ", TextStyle.DIM))
+    return (*chain.from_iterable(entries[:number]), Span(f"+{counted(total - number, 'run')}   ", TextStyle.DIM))

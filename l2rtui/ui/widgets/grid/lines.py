@@ -10,10 +10,11 @@ from typing import Final
 
 from l2rtui.domain.ledger import Slot, SlotState
 from l2rtui.domain.node import Gpu, GpuUse, Node, SlotId
+from l2rtui.domain.quantity import counted
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView
 from l2rtui.domain.status import Level
-from l2rtui.ui.text import Line, Span, TextStyle, fit, load_bar, load_style, percent, plural
+from l2rtui.ui.text import Line, Span, TextStyle, fit, load_bar, load_style, percent
 from l2rtui.ui.widgets.grid.figures import NO_FIGURES, UNKNOWN, GridFigures, RunFigure, gauge, rate_of
 from l2rtui.ui.widgets.grid.legend import (
     FOREIGN,
@@ -207,7 +208,7 @@ class SlotGrid:
         facts = "".join(f"   {label} {share}" for label, share in shares if share != "-")
         models = {gpu.model for gpu in node.gpus if gpu.model}
         model = f"   {sanitize(next(iter(models)))}" if len(models) == 1 else ""
-        note = Span(f"   {reason}", TextStyle.WARN) if reason else Span(f"   {plural(free, 'slot')} free")
+        note = Span(f"   {reason}", TextStyle.WARN) if reason else Span(f"   {counted(free, 'slot')} free")
         part = self.snapshot.ledger.nodes.get(node.name)
         facts = f"   {sanitize(part.unseen)}{facts}" if part is not None and part.unseen else facts
         rest = f"{facts}{model}"
