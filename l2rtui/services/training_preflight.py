@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from l2rtui.backends.common.train_settings import settings_findings, train_settings
+from l2rtui.backends.common.train_settings import settings_mistakes, train_settings
 from l2rtui.domain.kinds import Binding
 from l2rtui.domain.plan import LaunchPlan, PodPlan, RunPlan
 from l2rtui.domain.preflight import Finding, Severity
@@ -147,34 +147,86 @@ class _Place(Struct, frozen=True):
     host_left: int | None = None
 
 
+class _Training(Struct, frozen=True):
+    """Training settings of a run, read once for all checks.
+
+    Attributes:
+        environment: Its name; None if it is not a text. is_possible: Whether there may be such an environment.
+        shape: Of its data; None if only the environment knows it. data: Bytes of the learner's data; None for
+            settings of a wrong type, and for methods without any.
+        learners: The learner's pods.
+    """
+
+    run: RunPlan
+    settings: Mapping[str, Any]
+    environment: str | None
+    is_possible: bool
+    shape: DataShape | None
+    data: DataMemory | None
+    learners: tuple[PodPlan, ...]
+
+    @property
+    def may_use_card(self) -> bool:
+        """Whether the replay may be on a GPU."""
+        return bool(self.settings.get("replay_device", "auto") != "host")
+
+    def refusal(self, sentence: str, hint: str) -> Finding:
+        """Return a refusal of the run."""
+        return Finding(Severity.REFUSAL, self.run.spec.experiment, sentence, hint)
+
+
 def check_training(plan: LaunchPlan, snapshot: ClusterSnapshot) -> tuple[Finding, ...]:
     """Return findings about environments and the memory of replay, rollouts and batches; each fact once."""
+    trainings = [training for run in plan.runs if (training := _read(run)) is not None]
     findings: dict[tuple[str, str], Finding] = {}
     checked: set[str] = set()
-    for run in plan.runs:
-        settings = train_settings(run.spec)
-        if settings is None:
-            continue
+    for training in trainings:
         # Seeds of an experiment have the same settings; each trial of a sweep has its own.
-        is_new = run.spec.train not in checked
-        checked.add(run.spec.train)
+        spec = training.run.spec
+        mistakes = () if spec.train in checked else settings_mistakes(spec.name, training.settings)
+        checked.add(spec.train)
         checks = (
-            _method(run, settings),
-            _environment(run, settings),
-            _collection(run, settings),
-            settings_findings(run.spec) if is_new else (),
-            _devices(run, settings),
-            _memory(run, settings, snapshot),
+            _method(training),
+            _environment(training),
+            _collection(training),
+            mistakes,
+            _devices(training),
+            _memory(training, snapshot),
         )
         for finding in itertools.chain(*checks):
             # Seeds of an experiment do not differ in anything checked here.
             findings.setdefault((finding.subject, finding.sentence), finding)
-    return (*findings.values(), *_together(plan, snapshot))
+    return (*findings.values(), *_together(trainings, snapshot))
 
 
-def _method(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
+def _read(run: RunPlan) -> _Training | None:
+    """Return a run's training; None if it has no processes of the runtime, or no settings that can be read."""
+    settings = train_settings(run.spec)
+    if settings is None:
+        return None
+    name, options = settings.get("environment", environments.DEFAULT), settings.get("environment_options") or {}
+    environment = name if isinstance(name, str) else None
+    is_possible = environment is not None and environments.is_possible(environment)
+    shape = environments.data_shape(name, options) if is_possible and isinstance(options, dict) else None
+    learners = tuple(pod for pod in run.pods if pod.set_spec.role is Role.LEARNER)
+    data = _data(settings, shape) if shape is not None else None
+    return _Training(run, settings, environment, is_possible, shape, data, learners)
+
+
+def _data(settings: Mapping[str, Any], shape: DataShape) -> DataMemory | None:
+    try:
+        data = replay_memory.memory_of_settings(
+            settings, shape.observation_bytes, shape.action_bytes, shape.pictures
+        )
+    except (TypeError, ValueError, AttributeError, ArithmeticError, LookupError):  # the runtime reports them
+        return None
+    return data if data.device_bytes else None
+
+
+def _method(training: _Training) -> Iterator[Finding]:
     """Yield a refusal for each of the user's classes that its file lacks, or that lacks a required member."""
-    module = next((part.program for part in run.spec.sets if part.program is not None), None)
+    settings = training.settings
+    module = next((part.program for part in training.run.spec.sets if part.program is not None), None)
     if module is None:
         return
     for setting in NEEDED:
@@ -187,49 +239,51 @@ def _method(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
         if problem := class_problem(setting, name, module.name, module.text):
             sentence = f"train.{setting} is {name}, and {problem}"
             page = "docs/gpu.md" if setting == "environment" else "docs/own-methods.md"
-            yield Finding(Severity.REFUSAL, run.spec.experiment, sentence, f"{page} shows a whole one.")
+            yield training.refusal(sentence, f"{page} shows a whole one.")
 
 
-def _devices(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
+def _devices(training: _Training) -> Iterator[Finding]:
     """Yield a finding if the learner's pods get fewer or more GPUs than the learner has ranks."""
-    learner = next((pod for pod in run.pods if pod.set_spec.role is Role.LEARNER), None)
-    count = settings.get("devices", 1)
-    if learner is None or type(count) is not int:
+    count = training.settings.get("devices", 1)
+    if not training.learners or type(count) is not int:
         return
+    learner = training.learners[0]
     nodes = learner.set_spec.replicas
     gpus = nodes * max(1, learner.set_spec.gpus)
     # On a CPU there are as many ranks as the settings say.
-    is_cpu = settings.get("device") == "cpu" or (learner.gpu is not None and learner.gpu.is_cpu)
+    is_cpu = training.settings.get("device") == "cpu" or (learner.gpu is not None and learner.gpu.is_cpu)
     if count % nodes:
         sentence = f"train.devices is {count}, and its learner has {nodes} nodes with equal numbers of ranks"
-        hint = "Leave out train.devices: learner.nodes and learner.gpus set it."
-        yield Finding(Severity.REFUSAL, run.spec.experiment, sentence, hint)
+        yield training.refusal(sentence, "Leave out train.devices: learner.nodes and learner.gpus set it.")
         return
     if count == gpus or (is_cpu and count > gpus):
         return
     sentence = f"train.devices is {count}, and its learner gets {counted(gpus, 'GPU')}"
     if count > gpus:
         hint = f"Give it whole ones: --set learner.gpus={count // nodes}, which sets devices; or leave devices out."
-        yield Finding(Severity.REFUSAL, run.spec.experiment, sentence, hint)
+        yield training.refusal(sentence, hint)
     else:
         fewer = f"--set learner.gpus={count // nodes}, which takes no more"
         hint = f"Leave out train.devices, and it uses all; or {fewer}."
-        yield Finding(Severity.WARNING, run.spec.experiment, sentence, hint)
+        yield Finding(Severity.WARNING, training.run.spec.experiment, sentence, hint)
 
 
-def _environment(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
-    name = settings.get("environment", environments.DEFAULT)
-    if isinstance(name, str) and not environments.is_possible(name):
+def _environment(training: _Training) -> Iterator[Finding]:
+    if (name := training.environment) is not None and not training.is_possible:
         sentence = f"train.environment is {name!r}, and there is no such environment"
-        yield Finding(Severity.REFUSAL, run.spec.experiment, sentence, environments.suggestion(name))
+        yield training.refusal(sentence, environments.suggestion(name))
 
 
-def _collection(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
+def _collection(training: _Training) -> Iterator[Finding]:
     """Yield a finding if no process collects: neither workers nor, for this environment, the learner itself."""
-    name, roles = settings.get("environment", environments.DEFAULT), {part.role for part in run.spec.sets}
-    if name in environments.COLLECTED_ON_DEVICE or not isinstance(name, str) or Role.LEARNER not in roles:
-        return
-    if not environments.is_possible(name):  # refused above
+    name, settings = training.environment, training.settings
+    roles = {part.role for part in training.run.spec.sets}
+    if (
+        name is None
+        or not training.is_possible
+        or name in environments.COLLECTED_ON_DEVICE
+        or Role.LEARNER not in roles
+    ):
         return
     others = ", ".join(environments.COLLECTED_ON_DEVICE)
     is_own = environments.may_be_class(name)
@@ -237,48 +291,33 @@ def _collection(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
         if is_own:
             return
         sentence = f"train.collect is device, and environment {name} has no device form"
-        yield Finding(Severity.REFUSAL, run.spec.experiment, sentence, f"Take workers, or one of {others}.")
+        yield training.refusal(sentence, f"Take workers, or one of {others}.")
     elif Role.WORKER not in roles and "collect" not in settings and settings.get("algorithm") != "bc":
         sentence = f"the run has no workers, and environment {name} has no device form to collect from"
         hint = "Give it workers; with train.collect: workers it waits for those that join from elsewhere."
         if is_own:
             hint += " With train.collect: device the learner itself steps a class on tensors."
-        yield Finding(Severity.WARNING, run.spec.experiment, sentence, hint)
+        yield Finding(Severity.WARNING, training.run.spec.experiment, sentence, hint)
 
 
-def _memory(run: RunPlan, settings: Mapping[str, Any], snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    learner = next((pod for pod in run.pods if pod.set_spec.role is Role.LEARNER), None)
-    name, options = settings.get("environment", environments.DEFAULT), settings.get("environment_options") or {}
-    if learner is None or not isinstance(name, str) or not environments.is_possible(name):
+def _memory(training: _Training, snapshot: ClusterSnapshot) -> Iterator[Finding]:
+    if not training.learners or not training.is_possible:
         return
-    shape = environments.data_shape(name, options) if isinstance(options, dict) else None
-    if shape is None:
+    if training.shape is None:
+        name = training.environment
         sentence = f"memory of replay and batches is unknown: only {name} knows the size of its observations"
         yield Finding(Severity.OK, MEMORY, sentence)
-        return
-    data = _data(settings, shape)
-    if data is not None:
-        yield _fit(run, settings, data, _place(learner, settings, snapshot), str(shape))
+    elif training.data is not None:
+        place = _place(training.learners[0], training.settings, snapshot)
+        yield _fit(training, training.data, place, str(training.shape))
 
 
-def _data(settings: Mapping[str, Any], shape: DataShape) -> DataMemory | None:
-    """Return the bytes of a learner's data; None for settings of a wrong type, and for methods without any."""
-    try:
-        data = replay_memory.memory_of_settings(
-            settings, shape.observation_bytes, shape.action_bytes, shape.pictures
-        )
-    except (TypeError, ValueError, AttributeError, ArithmeticError, LookupError):  # the runtime reports them
-        return None
-    return data if data.device_bytes else None
-
-
-def _together(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterator[Finding]:
+def _together(trainings: Iterable[_Training], snapshot: ClusterSnapshot) -> Iterator[Finding]:
     """Yield a warning for each card and node that can hold the data of each learner of the plan, but not of all."""
     needs: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
-    for run in plan.runs:
-        settings = train_settings(run.spec)
-        for pod in run.pods if settings is not None else ():
-            if pod.set_spec.role is Role.LEARNER and (need := _need(pod, settings or {}, snapshot)) is not None:
+    for training in trainings:
+        for pod in training.learners:
+            if (need := _need(pod, training, snapshot)) is not None:
                 name, room, size = need
                 needs[name, room].append(size)
     for (name, room), sizes in needs.items():
@@ -290,35 +329,31 @@ def _together(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterator[Finding]:
             yield Finding(Severity.WARNING, MEMORY, f"{sentence} ({format_bytes(room)}) holds", hint)
 
 
-def _need(pod: PodPlan, settings: Mapping[str, Any], snapshot: ClusterSnapshot) -> tuple[str, int, int] | None:
+def _need(pod: PodPlan, training: _Training, snapshot: ClusterSnapshot) -> tuple[str, int, int] | None:
     """Return the memory that would hold a learner's data: its name, its bytes, and the bytes of the data; None
-    without data.
+    without data, and if the memory is unknown or too small.
     """
-    name, options = settings.get("environment", environments.DEFAULT), settings.get("environment_options") or {}
-    is_named = isinstance(name, str) and isinstance(options, dict)
-    shape = environments.data_shape(name, options) if is_named else None
-    data = _data(settings, shape) if shape is not None else None
-    if data is None:
+    if (data := training.data) is None:
         return None
-    place, node = _place(pod, settings, snapshot), snapshot.nodes.get(pod.node)
-    may_use_card = settings.get("replay_device", "auto") != "host"
-    if place.card is not None and may_use_card and replay_memory.fits_device(data, place.card):
+    place, node = _place(pod, training.settings, snapshot), snapshot.nodes.get(pod.node)
+    if place.card is not None and training.may_use_card and replay_memory.fits_device(data, place.card):
         return place.card_name, place.card, data.device_bytes
     if node is None or data.host_bytes > node.memory_bytes:  # refused separately, or unknown
         return None
     return f"the memory of {node.name}", node.memory_bytes, data.host_bytes
 
 
-def _fit(run: RunPlan, settings: Mapping[str, Any], data: DataMemory, place: _Place, shape: str) -> Finding:
+def _fit(training: _Training, data: DataMemory, place: _Place, shape: str) -> Finding:
     """Return the finding for data in a place; a refusal only if no memory that it may use is large enough."""
-    facts, setting = _amounts(settings, data, shape), settings.get("replay_device", "auto")
-    if place.card is not None and setting != "host" and replay_memory.fits_device(data, place.card):
+    settings = training.settings
+    facts = _amounts(settings, data, shape)
+    if place.card is not None and training.may_use_card and replay_memory.fits_device(data, place.card):
         return Finding(Severity.OK, MEMORY, f"{facts}; it fits {place.card_name}")
-    may_use_card = bool(place.card_name) and setting != "host"
+    may_use_card = bool(place.card_name) and training.may_use_card
     card = f"{place.card_name} ({format_bytes(place.card)})" if place.card is not None and may_use_card else ""
-    if card and setting == "device":
+    if card and settings.get("replay_device") == "device":
         sentence = f"{facts}: more than {card} holds beside networks"
-        return Finding(Severity.REFUSAL, run.spec.experiment, sentence, _hint(settings, place.card or 0, data))
+        return training.refusal(sentence, _hint(settings, place.card or 0, data))
     if place.host is None:
         return Finding(Severity.OK, MEMORY, f"{facts}; how much memory its node has is unknown")
     host = f"{place.host_name} ({format_bytes(place.host)})"
@@ -328,7 +363,7 @@ def _fit(run: RunPlan, settings: Mapping[str, Any], data: DataMemory, place: _Pl
             return Finding(Severity.WARNING, MEMORY, sentence, _hint(settings, place.host, data))
         sentence = f"{facts}: more than {' or '.join(filter(None, (card, host)))} holds"
         most = max(place.host, (place.card or 0) if may_use_card else 0)
-        return Finding(Severity.REFUSAL, run.spec.experiment, sentence, _hint(settings, most, data))
+        return training.refusal(sentence, _hint(settings, most, data))
     if place.host_left is not None and data.host_bytes > place.host_left:
         sentence = f"{facts}; of {host} only {format_bytes(place.host_left)} are left"
         return Finding(Severity.WARNING, MEMORY, sentence, "The learner may be killed when its replay fills up.")

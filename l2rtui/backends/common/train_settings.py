@@ -35,8 +35,11 @@ def train_settings(spec: RunSpec) -> Mapping[str, Any] | None:
 def settings_findings(spec: RunSpec) -> tuple[Finding, ...]:
     """Return a refusal for each mistake in a run's training settings."""
     settings = train_settings(spec)
-    if settings is None:
-        return ()
+    return () if settings is None else settings_mistakes(spec.name, settings)
+
+
+def settings_mistakes(run: str, settings: Mapping[str, Any]) -> tuple[Finding, ...]:
+    """Return a refusal for each mistake in the training settings of the run of this name."""
     from runtime.base.training_rules import mistakes_in  # 50 ms, which the first frame has no use for
 
     name = settings.get("environment", environments.DEFAULT)
@@ -44,6 +47,5 @@ def settings_findings(spec: RunSpec) -> tuple[Finding, ...]:
     is_missing = isinstance(name, str) and not environments.is_possible(name)
     checked = {key: value for key, value in settings.items() if key != "environment"} if is_missing else settings
     return tuple(
-        Finding(Severity.REFUSAL, "train", f"train of {spec.name}: {sentence}", HINT)
-        for sentence in mistakes_in(checked)
+        Finding(Severity.REFUSAL, "train", f"train of {run}: {sentence}", HINT) for sentence in mistakes_in(checked)
     )
