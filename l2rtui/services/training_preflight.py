@@ -278,12 +278,9 @@ def _collection(training: _Training) -> Iterator[Finding]:
     """Yield a finding if no process collects: neither workers nor, for this environment, the learner itself."""
     name, settings = training.environment, training.settings
     roles = {part.role for part in training.run.spec.sets}
-    if (
-        name is None
-        or not training.is_possible
-        or name in environments.COLLECTED_ON_DEVICE
-        or Role.LEARNER not in roles
-    ):
+    if name is None or not training.is_possible:
+        return
+    if name in environments.COLLECTED_ON_DEVICE or Role.LEARNER not in roles:
         return
     others = ", ".join(environments.COLLECTED_ON_DEVICE)
     is_own = environments.may_be_class(name)
