@@ -418,7 +418,7 @@ def _usage_of_cuda(
 ) -> tuple[DeviceUsage, ...]:
     """Return the GPUs of a CUDA list, which ends at the first index that the node does not have."""
     indices = (whole_number(token) for token in tokens)
-    most = devices.num_nvidia if devices.gpus and devices.has_gpus else None
+    most = devices.num_nvidia if devices.has_gpus else None
     ends = (at for at, index in enumerate(indices) if index is not None and most is not None and index >= most)
     if (end := next(ends, None)) is not None:
         flags[f"names device {tokens[end]} of {devices.node}, which has no such device"] = None

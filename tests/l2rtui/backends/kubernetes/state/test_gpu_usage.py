@@ -527,6 +527,12 @@ def test_a_measurement_tells_which_gpus_a_pod_was_given():
     assert read_gpu_usage(mine, EIGHT, measured=(2,)).devices == (DeviceUsage(None, None, 8),)
 
 
+def test_a_measurement_tells_which_time_sliced_gpu_a_pod_shares():
+    sliced, mine = NodeDevices("n", EIGHT.gpus, counts_shares=True), pod(container(limits=GPUS))
+    assert read_gpu_usage(mine, sliced, measured=(5,)).devices == (DeviceUsage(5, None, 2),)
+    assert read_gpu_usage(mine, sliced, measured=(2, 5)).devices == (DeviceUsage(None, None, 2),)
+
+
 def test_our_own_pod_with_several_gpus_has_them_whole():
     mine = pod(container({NV: "1,3"}), meta=_ours(**{labels.GPU: "1_3"}))
     whole = tuple(DeviceUsage(gpu, slot) for gpu in (1, 3) for slot in range(4))
