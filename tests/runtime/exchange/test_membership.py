@@ -513,6 +513,26 @@ def test_segments_of_a_bundle_are_booked_one_by_one_and_kept_in_runs() -> None:
     assert (totals.accepted, totals.stale, totals.duplicate, totals.missing) == (4, 1, 1, 0)
 
 
+def test_a_message_that_is_booked_one_by_one_may_use_the_credit_up() -> None:
+    membership = machine()
+    arrive(membership, HELLO)
+    assert membership.members[b"a"].limit == TERMS.window
+    done = arrive(membership, bundle(1, row(), row(transitions=0), row()))
+    assert stored(done) == [1, 3]
+    assert (membership.accounts.totals.misfit, membership.accounts.totals.early) == (1, 0)
+
+
+def test_a_pause_of_the_learner_itself_of_half_a_lease_is_not_held_against_its_peers() -> None:
+    membership = machine()
+    arrive(membership, HELLO)
+    for now in (4.0, 5.0, 6.0, 7.0, 8.0, 9.0):  # a second each after a pause of four
+        tick(membership, now)
+    assert membership.workers == 1
+    for now in (10.0, 11.0):
+        tick(membership, now)
+    assert membership.workers == 0
+
+
 def test_what_a_dead_worker_had_sent_is_missing_until_it_is_known_to_be_lost() -> None:
     membership = machine()
     arrive(membership, HELLO)

@@ -229,6 +229,17 @@ def test_full_messages_go_at_once_and_only_the_last_waits_for_company() -> None:
     assert segments(session, 1.02) == [10, 11]
 
 
+def test_a_withheld_segment_goes_after_its_time_however_often_it_is_asked_for() -> None:
+    session = PeerSession(HELLO, SessionConfig(bundle_bytes=20, linger_seconds=0.01))
+    out(session, 0.0)
+    session.receive(0.0, replace(WELCOME, limit=100, window=100))
+    session.queue_segment(SEGMENT, arena())
+    assert segments(session, 1.0) == [1]
+    session.queue_segment(SEGMENT, arena())
+    went = [number for step in range(1, 13) for number in segments(session, 1.0 + step / 1000)]
+    assert went == [2]
+
+
 def test_what_is_long_and_lies_apart_goes_in_messages_of_its_own() -> None:
     session = PeerSession(HELLO)
     out(session, 0.0)
@@ -262,6 +273,17 @@ def test_a_ring_is_used_once_the_learner_took_it_and_its_end_parts_a_bundle() ->
     again = out(session, 0.5)
     assert [message.epoch for message in again if isinstance(message, RingOffer)] == [6]
     assert [message.ring for message in again if isinstance(message, Segments)] == [False]
+
+
+def test_a_segment_that_does_not_fill_its_slot_of_a_ring_goes_in_a_message_of_its_own() -> None:
+    session = joined(limit=8)
+    session.offer_ring(RingOffer(0, "here", 1, 2, 16, 80, "n"))
+    out(session, 0.1)
+    session.receive(0.2, RingAccepted(5, "n", True))
+    for transitions in (8, 3, 8, 8, 3):
+        session.queue_segment(SEGMENT._replace(transitions=transitions), arena())
+    bundles = [message for message in out(session, 0.3) if isinstance(message, Segments)]
+    assert [numbers(message) for message in bundles] == [[1], [2], [3, 4], [5]]
 
 
 def test_a_message_stands_for_more_of_what_lies_in_a_ring() -> None:
