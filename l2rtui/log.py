@@ -3,7 +3,7 @@
 Modules log to ``logging.getLogger(__name__)``. Nothing is set up on import, and ``--version`` and ``--help`` never
 import this. Records are written to ``l2rtui.log`` in the state folder, and to standard error with ``-v`` or
 ``--debug``; the app uses the terminal and logs only to the file. The journal is separate: it records changes, in
-JSON; see ``services.journal``.
+JSON; see ``services.history.journal``.
 """
 
 from __future__ import annotations

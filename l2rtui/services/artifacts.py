@@ -14,7 +14,7 @@ from l2rtui.backends.base import Backend
 from l2rtui.cloud.artifacts import Artifact, Artifacts
 from l2rtui.domain.workload import RunSpec, name_problem
 from l2rtui.errors import NotFoundError, UsageError
-from l2rtui.services import run_history
+from l2rtui.services import destroyed_specs
 from runtime.base import bounded_json
 
 DATA_DIR: Final = "/l2r"
@@ -112,7 +112,7 @@ async def resumed(backend: Backend, artifact: Artifact, name: str) -> RunSpec:
         # The live spec first: the history has only destroyed runs.
         before = await backend.spec(run)
     except NotFoundError:
-        before = (await asyncio.to_thread(run_history.find, run or artifact.name))[0]
+        before = (await asyncio.to_thread(destroyed_specs.find, run or artifact.name))[0]
     train: dict[str, Any] = {**bounded_json.decode(before.train), "resume_from": artifact.location}
     return replace(before, name=name, experiment=name, train=msgspec.json.encode(train).decode())
 

@@ -40,7 +40,7 @@ from l2rtui.domain.imageref import HUB, ImageRef, ecr_region, parse_image
 from l2rtui.domain.plan import LaunchPlan
 from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.errors import BackendError, L2RError, NotFoundError, RefusedError, UsageError
-from l2rtui.services import journal
+from l2rtui.services.history import journal
 from runtime.base.processes import exponential_delay
 
 _log = logging.getLogger(__name__)

@@ -39,7 +39,8 @@ from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, Run
 from l2rtui.domain.status import Level, Phase
 from l2rtui.domain.workload import RunSpec, pod_name, with_binding, without_shared_pods
 from l2rtui.errors import L2RError, LaunchError, LeftBehindError, NotFoundError, RefusedError
-from l2rtui.services import journal, run_history
+from l2rtui.services import destroyed_specs
+from l2rtui.services.history import journal
 from l2rtui.services.history.recorder import DestroyRecording, LaunchRecording
 from l2rtui.services.spec.spec_file import LaunchRequest
 from l2rtui.services.sweeps import halving_findings, watch_sweeps
@@ -501,7 +502,7 @@ async def destroy(
     await recording.gather()
     with suppress(L2RError):  # a run whose spec cannot be read is destroyed anyway
         # Before the first deletion: afterwards the spec can no longer be read.
-        run_history.keep(await backend.spec(run.name))
+        destroyed_specs.keep(await backend.spec(run.name))
     async with aclosing(backend.destroy(run, grace_seconds=grace_seconds, purge=purge, force=force)) as items:
         async for item in items:
             if isinstance(item, Receipt):

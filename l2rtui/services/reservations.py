@@ -9,7 +9,7 @@ from l2rtui.domain import reservations
 from l2rtui.domain.node import SlotId, SlotReservation
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.errors import NotFoundError, UsageError
-from l2rtui.services import journal
+from l2rtui.services.history import journal
 from l2rtui.services.ownership import refuse_owners
 
 

@@ -14,7 +14,8 @@ from typing import Final
 from l2rtui.backends.base import Backend
 from l2rtui.domain.receipt import DestroyProgress, Leftover, Receipt
 from l2rtui.domain.snapshot import RunView
-from l2rtui.services import journal, launcher
+from l2rtui.services import launcher
+from l2rtui.services.history import journal
 
 MAX_OVERTIME_SECONDS: Final = 60.0
 """Time after their grace period until pods are reported as left."""

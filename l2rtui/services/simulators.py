@@ -15,7 +15,7 @@ from l2rtui.domain.log import CommandOutput
 from l2rtui.domain.simulator import CameraImage, Simulator
 from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import BackendError, NotFoundError
-from l2rtui.services import journal
+from l2rtui.services.history import journal
 from runtime.base import bounded_json
 
 COMMAND: Final = ("l2r-runtime", "simulators")

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from l2rtui.domain.snapshot import ClusterSnapshot
     from l2rtui.domain.topology import Topology
     from l2rtui.domain.workload import RunSpec
+    from l2rtui.services.destroyed_specs import DestroyedRun
     from l2rtui.services.job_status import RunProgress
     from l2rtui.services.queue.listing import QueueRow
-    from l2rtui.services.run_history import DestroyedRun
 
 
 def node_document(node: Node, ledger: Ledger, num_pods: int | None = None) -> dict[str, Any]:

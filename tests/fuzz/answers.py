@@ -41,7 +41,8 @@ from l2rtui.domain.history import HistoryEntry, HistoryRecord, LaunchFacts
 from l2rtui.domain.imageref import parse_image
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from l2rtui.errors import L2RError
-from l2rtui.services import filters, journal, owners, simulators
+from l2rtui.services import filters, owners, simulators
+from l2rtui.services.history import journal
 from l2rtui.services.history.store import HistoryStore
 from l2rtui.services.spec import import_kubernetes
 from l2rtui.ui.home import pane_sizes

@@ -21,7 +21,8 @@ from l2rtui.cloud.aws.reservations import check_zones, find_reservations
 from l2rtui.cloud.aws.waiters import ClusterChange
 from l2rtui.domain.quantity import counted
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND, UsageError
-from l2rtui.services import addons, journal
+from l2rtui.services import addons
+from l2rtui.services.history import journal
 from l2rtui.tables.column import Column, View
 
 STEPS = View("step", (Column("STEP", "step"), Column("WHAT", "what")))

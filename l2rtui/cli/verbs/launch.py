@@ -26,7 +26,7 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND, EXIT_REFUSED, LaunchError, UsageError
-from l2rtui.services import launcher, run_history
+from l2rtui.services import destroyed_specs, launcher
 from l2rtui.services.history import recorder
 from l2rtui.services.launcher import CheckedPlan
 from l2rtui.services.queue.submission import divide, may_wait, other_refusals, submit
@@ -258,7 +258,7 @@ async def _prepare_again(session: Session) -> launcher.CheckedPlan:
     args = session.args
     return await launcher.prepare_runs(
         session.backend,
-        run_history.find(args.target),
+        destroyed_specs.find(args.target),
         pins=args.on or (),
         policy=PlacementPolicy(args.policy) if args.policy else PlacementPolicy.PACK,
         overcommit=args.overcommit,
@@ -324,7 +324,7 @@ async def run_launch(session: Session) -> int:
 async def run_relaunch(session: Session) -> int:
     """Launch destroyed runs again with their specs, or list them."""
     if session.args.list:
-        documents = [destroyed_document(run) for run in run_history.destroyed_runs()]
+        documents = [destroyed_document(run) for run in destroyed_specs.destroyed_runs()]
         session.out.show_all(operations.DESTROYED_RUNS, documents)
         if not documents:
             session.talk.say("Nothing has been destroyed from here yet.")

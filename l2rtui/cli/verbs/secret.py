@@ -15,7 +15,8 @@ from l2rtui.config import user_name
 from l2rtui.domain.imageref import ecr_region
 from l2rtui.domain.secret import REGISTRY_KEY, Secret, SecretKind, SecretView
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, UsageError
-from l2rtui.services import images, journal
+from l2rtui.services import images
+from l2rtui.services.history import journal
 from l2rtui.tables.column import Column, View
 
 VIEW = View(

@@ -9,7 +9,7 @@ from l2rtui.backends.queue_store import QueueStore
 from l2rtui.domain.queue import RunQueue, Ticket, TicketState, finish, move
 from l2rtui.domain.selection.filter_language import EXPERIMENT_WORDS
 from l2rtui.errors import NotFoundError, RefusedError
-from l2rtui.services import journal
+from l2rtui.services.history import journal
 from l2rtui.services.ownership import refuse_owners
 
 

@@ -19,9 +19,10 @@ from l2rtui.domain.queue import finish
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.domain.sweeps import Points, SweepWatch, next_reports
 from l2rtui.errors import L2RError
-from l2rtui.services import journal, launcher
+from l2rtui.services import launcher
 from l2rtui.services import sweeps as results
 from l2rtui.services.curves import seed_curve
+from l2rtui.services.history import journal
 from l2rtui.services.history.endings import curve_columns, outcome_of
 
 _log = logging.getLogger(__name__)

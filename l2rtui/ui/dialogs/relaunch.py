@@ -23,7 +23,7 @@ from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.text import Line, Span, TextStyle
 
 if TYPE_CHECKING:
-    from l2rtui.services.run_history import DestroyedRun
+    from l2rtui.services.destroyed_specs import DestroyedRun
     from l2rtui.services.terminal import Words
 
 
@@ -130,9 +130,9 @@ def choose_destroyed(
     """List runs destroyed from this machine that no longer exist, newest first; plan the chosen one again."""
 
     async def choose() -> None:
-        from l2rtui.services import run_history
+        from l2rtui.services import destroyed_specs
 
-        destroyed = await asyncio.to_thread(run_history.destroyed_runs)
+        destroyed = await asyncio.to_thread(destroyed_specs.destroyed_runs)
         gone = {
             run.spec.name: _note(run, ctx.clock()) for run in destroyed if not snapshot.run_named(run.spec.name)
         }
@@ -163,10 +163,10 @@ def review_destroyed(
     """Show the plan of a run destroyed from this machine, by name; without a name, the last one."""
 
     async def review() -> None:
-        from l2rtui.services import launcher, run_history
+        from l2rtui.services import destroyed_specs, launcher
         from l2rtui.ui.dialogs.review import show_plan
 
-        specs = await asyncio.to_thread(run_history.find, target)
+        specs = await asyncio.to_thread(destroyed_specs.find, target)
         prepared = await launcher.prepare_runs(ctx.backend, specs)
         show_plan(screen, ctx, prepared, ctx.command_line(cli_equivalents.launch_again(target)), launched)
 

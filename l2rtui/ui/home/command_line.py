@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from l2rtui.services import run_history
+from l2rtui.services import destroyed_specs
 from l2rtui.ui.home.context_actions import ContextActions
 from l2rtui.ui.home.filter_actions import FilterActions
 from l2rtui.ui.home.home_view import HomeView
@@ -137,7 +137,7 @@ class CommandLine:
             **columns,
             "targets": runs,
             "experiments": sorted({run.experiment for run in self._view.snapshot.runs.values()}),
-            "gone": [*runs, *(run_history.names() if command_named(word) is command_named("relaunch") else ())],
+            "gone": [*runs, *(destroyed_specs.names() if command_named(word) is command_named("relaunch") else ())],
             "themes": sorted(self._view.screen.app.available_themes),
             "filters": sorted(self._filters.named_filters()),
             "specs": specs,

@@ -155,7 +155,7 @@ class InspectActions:
         self._ctx.background.start(work, group="describe", what="the journal", is_exclusive=True)
 
     async def _show_journal(self) -> None:
-        from l2rtui.services import journal
+        from l2rtui.services.history import journal
 
         # At most two files of 8 MiB: read in a thread; only the newest entries are shown.
         newest = await asyncio.to_thread(lambda: list(journal.entries())[-_MOST_ENTRIES:])

@@ -12,7 +12,7 @@ from textual.worker import Worker
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import BackendError, RefusedError, UsageError
-from l2rtui.services import journal
+from l2rtui.services.history import journal
 from l2rtui.services.port_forwards import carry
 from l2rtui.services.terminal import carry as carry_terminal
 from l2rtui.services.terminal import leave_text

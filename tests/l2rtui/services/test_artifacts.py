@@ -15,7 +15,7 @@ from l2rtui.backends.fake import FakeBackend
 from l2rtui.cloud.artifacts import Artifacts
 from l2rtui.domain.containers import Mount
 from l2rtui.errors import BackendError, NotFoundError, UsageError
-from l2rtui.services import run_history
+from l2rtui.services import destroyed_specs
 from l2rtui.services.artifacts import choose, differences, resumed, root_of
 from runtime.base.object_store import open_store
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints, Mirror
@@ -116,7 +116,7 @@ async def test_a_run_trains_on_with_the_spec_of_who_made_the_checkpoint_also_whe
     with pytest.raises(NotFoundError, match="No destroyed run is named r-s1"):
         await resumed(backend, artifact, "went-on")
     before = next(iter((await backend.snapshot()).runs.values())).name
-    run_history.keep(replace(await backend.spec(before), name="r-s1", train='{"lr": 1}'))
+    destroyed_specs.keep(replace(await backend.spec(before), name="r-s1", train='{"lr": 1}'))
     spec = await resumed(backend, artifact, "went-on")
     assert (spec.name, json.loads(spec.train)) == ("went-on", {"lr": 1, "resume_from": artifact.location})
     alive = replace(artifact, facts={"run": before})

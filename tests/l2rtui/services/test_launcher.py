@@ -22,7 +22,8 @@ from l2rtui.domain.receipt import Leftover, Receipt
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Kind, Queue, QueueSystem, Role, RunSpec, SetSpec
 from l2rtui.errors import LaunchError, LeftBehindError, NotFoundError, RefusedError
-from l2rtui.services import journal, launcher, run_history
+from l2rtui.services import destroyed_specs, launcher
+from l2rtui.services.history import journal
 from l2rtui.services.spec.spec_file import LaunchRequest
 
 
@@ -373,7 +374,7 @@ async def test_what_was_destroyed_is_launched_again_with_the_spec_that_it_had(ba
     async with ticking(backend):
         async for _ in launcher.destroy(backend, snapshot.run_named("r")):
             pass
-    again = await launcher.prepare_runs(backend, run_history.find())
+    again = await launcher.prepare_runs(backend, destroyed_specs.find())
     assert [run.spec for run in again.plan.runs] == [wish().spec]
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from l2rtui.domain.receipt import Leak
 from l2rtui.domain.status import Phase
-from l2rtui.services import journal
+from l2rtui.services.history import journal
 
 
 def cells(one, run: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ from l2rtui.domain.metrics import PodMetrics, RunMetrics
 from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
-from l2rtui.services import run_history
+from l2rtui.services import destroyed_specs
 from l2rtui.ui.home.pod_actions import ports_of
 from l2rtui.ui.widgets.metric_strip import about_pod
 
@@ -148,7 +148,7 @@ async def test_all_of_mine_can_be_named_at_once(desk):
 async def test_a_run_that_is_gone_is_launched_again_by_one_key(desk):
     async with desk() as one:
         spec = await one.backend.spec("racing-sac-s0")
-        run_history.keep(replace(spec, name="gone"))
+        destroyed_specs.keep(replace(spec, name="gone"))
         await one.press("colon", *"relaunch gone", "enter")
         await one.until(lambda: one.top == "ReviewScreen")
         assert "Launch gone" in one.words()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from l2rtui.services import run_history
+from l2rtui.services import destroyed_specs
 from l2rtui.services.spec import spec_file
 
 SPEC = spec_file.load(str(Path(__file__).parents[3] / "manifests" / "cartpole-ppo.yaml")).spec
@@ -14,7 +14,7 @@ SPEC = spec_file.load(str(Path(__file__).parents[3] / "manifests" / "cartpole-pp
 
 def destroyed(*names: str) -> None:
     for seed, name in enumerate(names):
-        run_history.keep(replace(SPEC, name=name, experiment="night", seed=seed))
+        destroyed_specs.keep(replace(SPEC, name=name, experiment="night", seed=seed))
 
 
 async def test_what_is_gone_is_listed_and_launched_again(desk):

@@ -25,7 +25,7 @@ from l2rtui.domain.receipt import Receipt
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, PodView
 from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
 from l2rtui.errors import NotFoundError, RefusedError
-from l2rtui.services import launcher, run_history
+from l2rtui.services import destroyed_specs, launcher
 from tests.fakes.kubernetes_objects import ObjectServer, serving
 
 
@@ -218,7 +218,7 @@ async def test_what_a_killed_launcher_left_is_launched_again_whole(backend, serv
     receipt = [item async for item in launcher.destroy(backend, run)][-1]
     assert isinstance(receipt, Receipt)
     assert receipt.left == ()
-    again = await launcher.prepare_runs(backend, run_history.find("r"))
+    again = await launcher.prepare_runs(backend, destroyed_specs.find("r"))
     assert [done.error async for done in launcher.launch(backend, again) if done.error] == []
     assert len(server.names("Pod")) == 3
 

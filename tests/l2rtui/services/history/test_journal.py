@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from l2rtui.services import journal
+from l2rtui.services.history import journal
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Specs of destroyed runs, so that one can be launched again with one command."""
+"""Exact specs of destroyed runs, to launch one again with one command; the history hides their secrets."""
 
 from __future__ import annotations
 
