@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -265,8 +264,10 @@ def test_segments_in_shared_memory_count_as_bytes_that_came(short_folder, wait_u
 
 
 @pytest.fixture
-def remote(monkeypatch) -> Iterator[tuple[Learner, list[LearnerClient[NumpyActor]]]]:
+def remote(monkeypatch, tmp_path) -> Iterator[tuple[Learner, list[LearnerClient[NumpyActor]]]]:
     """A learner on a TCP port, and workers whose host is not the learner's."""
+    # Not the machine's: another test with the same run may use that at the same time.
+    monkeypatch.setattr(weights_cache, "_MEMORY", tmp_path)
     monkeypatch.setattr(learner_client, "PULL_SECONDS", 0.3)
     place = f"tcp://127.0.0.1:{free_port()}"
     with Learner(place, 1) as learner, ExitStack() as stack:
@@ -274,15 +275,11 @@ def remote(monkeypatch) -> Iterator[tuple[Learner, list[LearnerClient[NumpyActor
         yield learner, [stack.enter_context(peer_at(place, f"w-{index}")) for index in range(4)]
 
 
-def caches() -> list[Path]:
-    return list(Path("/dev/shm").glob(f"l2r-weights-{os.geteuid()}-*"))
-
-
 def all_have(peers: list[LearnerClient[NumpyActor]], version: int) -> bool:
     return {until_adopted(peer, version, in_place=False) for peer in peers} == {True}
 
 
-def test_a_version_is_sent_once_to_a_host_whatever_the_number_of_its_workers(remote, wait_until) -> None:
+def test_a_version_is_sent_once_to_a_host_whatever_the_number_of_its_workers(remote, wait_until, tmp_path) -> None:
     learner, peers = remote
     size = peers[0].actor.weights.nbytes
     for version in range(1, 6):
@@ -291,7 +288,7 @@ def test_a_version_is_sent_once_to_a_host_whatever_the_number_of_its_workers(rem
         wait_until(lambda version=version: all_have(peers, version), "all workers have it")
         assert all(is_all_of(peer.actor.weights, version) for peer in peers)
         assert learner.totals()["bytes_out"] - before < 1.5 * size
-    (folder,) = caches()
+    (folder,) = tmp_path.iterdir()
     assert folder.stat().st_mode & 0o777 == 0o700
     assert len(list(folder.glob("*.weights"))) == 1, "older versions are removed"
     for peer in peers:
