@@ -367,6 +367,20 @@ def test_overcommit_puts_as_many_on_a_slot_as_it_takes_and_evenly():
     assert placed.overcommitted == tuple(SlotId("n0", 0, slot) for slot in range(4))
 
 
+def test_overcommit_takes_the_slot_with_the_fewest_pods_of_others():
+    held = ["n0/0.0", "n0/0.0", "n0/0.1", "n0/0.2", "n0/0.2"]
+    placed = place([run("r", workers(1))], ledger(gpus=1, slots=3, held=held), overcommit=True)
+    assert slots_of(placed) == ["n0/0.1"]
+
+
+@pytest.mark.parametrize(("number", "end"), [(3, "which ones is not known"), (4, "; and 1 more node")])
+def test_nodes_with_gpus_of_unknown_use_are_named_up_to_three(number, end):
+    somewhere = [Holder(f"u{i}", f"p{i}", f"n{i}", "u1", "", "", (DeviceUsage(None),)) for i in range(number)]
+    nodes = [Node(f"n{i}", (Gpu(f"n{i}", 0, slots=1), Gpu(f"n{i}", 1, slots=1))) for i in range(number)]
+    (conflict,) = place([run("r", workers(1))], build_ledger(nodes, somewhere)).conflicts
+    assert conflict.endswith(end)
+
+
 def test_overcommit_finds_no_room_where_no_device_is_large_enough():
     placed = place([run("r", workers(1, slots=5))], ledger(gpus=1), overcommit=True)
     assert "1 of 1 replica of 5 slots on one device does not fit" in placed.conflicts[0]
