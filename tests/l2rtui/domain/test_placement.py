@@ -373,7 +373,7 @@ def test_overcommit_takes_the_slot_with_the_fewest_pods_of_others():
     assert slots_of(placed) == ["n0/0.1"]
 
 
-@pytest.mark.parametrize(("number", "end"), [(3, "which ones is not known"), (4, "; and 1 more node")])
+@pytest.mark.parametrize(("number", "end"), [(3, "which ones is not known)"), (4, "; and 1 more node)")])
 def test_nodes_with_gpus_of_unknown_use_are_named_up_to_three(number, end):
     somewhere = [Holder(f"u{i}", f"p{i}", f"n{i}", "u1", "", "", (DeviceUsage(None),)) for i in range(number)]
     nodes = [Node(f"n{i}", (Gpu(f"n{i}", 0, slots=1), Gpu(f"n{i}", 1, slots=1))) for i in range(number)]
