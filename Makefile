@@ -40,7 +40,7 @@ IMAGE ?= l2rtui-node
 GPU_NEEDS := $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/dev)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run quick test test-process test-slow test-gpu test-simulated-gpu test-cluster test-smoke nightly \
+.PHONY: help setup run quick test test-process test-slow test-gpu test-simulated-gpu test-cluster test-smoke test-packages nightly \
   nightly-slow nightly-simulated-gpu nightly-examples nightly-cluster nightly-programs coverage check check-style check-types check-contracts check-house format bench bench-gpu mutants screenshots curves docs dist release sbom wheel lock rbac clean
 
 help:  ## show the targets
@@ -79,16 +79,29 @@ run: $(VENV)/runtime  ## open the app on this machine
 # Where nothing is changed, those of the last commit.
 quick: $(VENV)/dev  ## run the tests that import what you changed, for at most 15 s
 	@files=$$($(BIN)/python -m tests.affected) && $(BIN)/python -m pytest -q -p no:randomly --most-seconds 15 \
-	  -m "not process and not slow and not cluster and not gpu" $(ARGS) $$files
+	  -m "not process and not slow and not cluster and not gpu and not packages" $(ARGS) $$files
 
 test: $(VENV)/dev  ## run the tests that stay in one process: minutes
-	@$(PYTEST) -n $(WAITING_JOBS) -m "not process and not slow and not cluster and not gpu" $(addprefix --ignore=,$(OTHER_TIERS)) $(ARGS)
+	@$(PYTEST) -n $(WAITING_JOBS) -m "not process and not slow and not cluster and not gpu and not packages" $(addprefix --ignore=,$(OTHER_TIERS)) $(ARGS)
 
 test-process: $(VENV)/dev  ## run the tests that start processes
-	@$(PYTEST) -n $(WAITING_JOBS) -m "process and not slow and not cluster and not gpu" $(ARGS)
+	@$(PYTEST) -n $(WAITING_JOBS) -m "process and not slow and not cluster and not gpu and not packages" $(ARGS)
 
 test-slow: $(VENV)/dev  ## run the tests that take long: learning, faults, building the one file
-	@$(PYTEST) -n $(JOBS) -m "slow and not cluster and not gpu" $(ARGS)
+	@$(PYTEST) -n $(JOBS) -m "slow and not cluster and not gpu and not packages" $(ARGS)
+
+# In an environment of its own that sees .venv: what users add to it must not decide what the other tests find.
+$(VENV)/packages/made: requirements/packages.txt $(VENV)/dev
+	@echo "installing packages that users may add" >&2
+	@$(BIN)/python -m venv $(VENV)/packages
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > $$($(VENV)/packages/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv.pth
+	@$(VENV)/packages/bin/python -m pip install --disable-pip-version-check --progress-bar off --no-compile $(PIP_ARGS) \
+	  -r requirements/packages.txt | $(SHOWN)
+	@touch $@
+
+test-packages: $(VENV)/packages/made  ## run the tests of trackers, datasets and environments that users may add
+	@L2R_HAS_PACKAGES=1 $(VENV)/packages/bin/python -m pytest -p no:randomly -m packages $(ARGS)
 
 test-gpu: $(GPU_NEEDS)  ## run the tests that need a graphics card
 	@$(GPU_PYTHON) -m pytest tests/gpu -m gpu $(ARGS)
@@ -104,7 +117,7 @@ test-smoke: $(VENV)/dev  ## run forty of them: launch, scale, kill, destroy, wat
 
 # What is too long for each change: .ci/run takes a fifth of the tests, chosen by the commit.
 nightly: $(VENV)/dev  ## run everything that is long: slow and cluster tests, new examples, fuzz, keys, curves (hours)
-	@$(MAKE) --no-print-directory --keep-going nightly-slow nightly-simulated-gpu nightly-examples nightly-cluster nightly-programs
+	@$(MAKE) --no-print-directory --keep-going nightly-slow nightly-simulated-gpu nightly-examples nightly-cluster nightly-programs test-packages
 
 nightly-slow: $(VENV)/dev
 	@$(MAKE) --no-print-directory test-slow
@@ -113,7 +126,7 @@ nightly-simulated-gpu: $(VENV)/dev
 	@$(MAKE) --no-print-directory test-simulated-gpu
 
 nightly-examples: $(VENV)/dev
-	@$(PYTEST) -n $(JOBS) --hypothesis-profile=nightly -m "hypothesis and not process and not cluster and not gpu" --timeout=1800
+	@$(PYTEST) -n $(JOBS) --hypothesis-profile=nightly -m "hypothesis and not process and not cluster and not gpu and not packages" --timeout=1800
 	@$(PYTEST) -n $(JOBS) --hypothesis-profile=nightly -m slow tests/l2rtui/ui/test_render_oracle.py tests/l2rtui/ui/test_true_statements.py
 
 nightly-cluster: $(VENV)/dev
@@ -213,7 +226,7 @@ wheel: $(VENV)/dev  ## build the wheel and the source archive into dist/
 # Extras stay written: where only another package asks for name[extra], pip of before 23.3 takes its newest version
 # instead of the pinned one, and then refuses it for want of a hash.
 lock:  ## renew requirements/*.txt from *.in (needs uv)
-	@for set in app serve dist image runtime dev docs; do \
+	@for set in app serve dist image runtime dev packages docs; do \
 	  { echo "# Exact versions that are tested together; made from $$set.in by \`make lock\`."; \
 	    uv pip compile --quiet --universal --no-strip-extras --python-version 3.11 --generate-hashes --no-header --no-annotate requirements/$$set.in \
 	    | awk '/^[a-z]/ {skip = /^(torch|triton|cuda-|nvidia-[^m])/} !skip'; } > requirements/$$set.new && \

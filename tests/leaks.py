@@ -125,8 +125,8 @@ def pytest_fixture_setup(fixturedef: Any) -> Iterator[object]:
 @pytest.hookimpl(trylast=True)  # after the fixtures' own
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     # Descriptors of killed processes may close a while later; the fixture `no_leaks` checks them where that
-    # matters.
-    if item.get_closest_marker("process"):
+    # matters. Trackers keep their threads and databases.
+    if item.get_closest_marker("process") or item.get_closest_marker("packages"):
         return
     left = _left_after(SOON_SECONDS)
     if not left:

@@ -216,10 +216,10 @@ def misplaced(marks: set[str]) -> str:
     """Return the action of the test that its tier does not allow, or an empty text."""
     if marks & OTHER_MACHINES:
         return ""
-    if deeds.started and not marks & {"process", "slow"}:
+    if deeds.started and not marks & {"process", "slow", "packages"}:
         return f"an unmarked test started a process; mark it `process` or decorate its fixture: {deeds.started[0]}"
     if deeds.connected:
         return f"a test connected to another machine: {deeds.connected[0]}"
-    if deeds.cpu_seconds > CPU_SECONDS and not marks & {"slow", "gpu"}:
+    if deeds.cpu_seconds > CPU_SECONDS and not marks & {"slow", "gpu", "packages"}:
         return f"a test computed for {deeds.cpu_seconds:.1f} s; above {CPU_SECONDS:g} s it is to be marked `slow`"
     return ""

@@ -12,6 +12,8 @@ from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from l2rtui.errors import BackendError, UsageError
 from l2rtui.services.history.exports import Tracker, export_runs, tracked_run
 from l2rtui.services.history.launch_facts import spec_text
+from tests.packages import needed
+from tests.runtime.conftest import eventually
 
 
 def record(seed=1, *, state=RunOutcome.DONE, ending=True):
@@ -64,11 +66,12 @@ def test_a_tracker_that_is_not_installed_is_a_sentence(monkeypatch, tracker):
         export_runs(tracker, [record()])
 
 
+@pytest.mark.packages
 @pytest.mark.filterwarnings("ignore")  # from its own libraries
 def test_mlflow_has_each_run_once_with_its_curve(monkeypatch, tmp_path):
-    mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed")
+    mlflow = needed("mlflow")
     monkeypatch.chdir(tmp_path)
-    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     runs = [record(1), record(2, state=RunOutcome.FAILED), record(3, state=RunOutcome.RUNNING, ending=False)]
     assert export_runs(Tracker.MLFLOW, runs)[1:] == (["race-s1", "race-s2", "race-s3"], [])
     # The third one is written again, since it had no end.
@@ -88,16 +91,18 @@ def test_mlflow_has_each_run_once_with_its_curve(monkeypatch, tmp_path):
     assert files == {"spec.json", "changes.diff", "logs"}
 
 
+@pytest.mark.packages
 @pytest.mark.filterwarnings("ignore")
 def test_wandb_offline_writes_a_run_to_synchronise(monkeypatch, tmp_path):
-    pytest.importorskip("wandb", reason="wandb is not installed")
+    wandb = needed("wandb")
+    wandb.teardown()  # it reads its variables once in each process
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     assert export_runs(Tracker.WANDB, [record()], "lab") == ("project lab", ["race-s1"], [])
     (folder,) = (tmp_path / "wandb").glob(f"offline-run-*-{1:032x}")
     assert (folder / "files" / "logs" / "race_w_0.txt").read_text() == "the last line\n"
     (log,) = folder.glob("*.wandb")
-    assert b"train.ppo.lr" in log.read_bytes()
+    eventually(lambda: b"train.ppo.lr" in log.read_bytes(), "the run is written")
 
 
 @pytest.fixture

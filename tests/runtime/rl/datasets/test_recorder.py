@@ -16,6 +16,7 @@ from runtime.rl.datasets.episode_files import dataset_files, open_episodes, summ
 from runtime.rl.datasets.recorder import EpisodeRecorder
 from runtime.rl.envs.base import VectorEnv
 from runtime.rl.roles.launch_context import make_environment
+from tests.packages import needed
 
 pytest.importorskip("h5py")
 
@@ -88,9 +89,10 @@ def test_a_failure_writes_the_file_and_a_torn_journal_loses_its_last_episode(tmp
     assert "other.journal was not recorded by l2r-runtime" in figures["damaged"][0]
 
 
+@pytest.mark.packages
 def test_minari_loads_a_recorded_file(tmp_path: Path) -> None:
-    minari = pytest.importorskip("minari")
-    serialization = pytest.importorskip("minari.serialization")
+    minari = needed("minari")
+    serialization = needed("minari.serialization")
     import gymnasium
 
     env = cartpole()

@@ -15,6 +15,7 @@ from runtime.rl.envs.base import HoldsProcesses, StepResult, VectorEnv
 from runtime.rl.envs.gym import GymVectorEnv
 from runtime.rl.envs.gym_vector import CopiesEnv
 from runtime.rl.envs.registry import make_vector_env
+from tests.packages import needed
 
 IDS = {mode: f"tests/{mode.name.title().replace('_', '')}-v0" for mode in AutoresetMode}
 
@@ -99,8 +100,10 @@ def test_envpool_that_is_missing_and_wrong_options_are_sentences(monkeypatch: py
         make_vector_env("envpool:CartPole-v1", 2, options={})
 
 
+@pytest.mark.packages
+@pytest.mark.filterwarnings("ignore:.*precision lowered")  # EnvPool's bounds are doubles
 def test_envpool_steps_whole_episodes() -> None:
-    pytest.importorskip("envpool")
+    needed("envpool")
     env = make_vector_env("envpool:CartPole-v1", 8, options={"max_episode_steps": 30})
     first = env.reset(3)
     assert np.array_equal(env.reset(3), first)

@@ -17,6 +17,7 @@ from runtime.rl.datasets.recorder import EpisodeRecorder
 from runtime.rl.envs.base import VectorEnv
 from runtime.rl.envs.registry import make_vector_env
 from runtime.rl.roles.rollout import Rollout
+from tests.packages import needed
 
 GAME = '''
 from gymnasium.spaces import Box, Discrete
@@ -139,8 +140,9 @@ def test_what_is_no_module_of_games_is_a_sentence(monkeypatch: pytest.MonkeyPatc
         make_vector_env("pettingzoo:json", 2, options={})
 
 
+@pytest.mark.packages
 def test_particles_of_pettingzoo_share_a_policy() -> None:
-    pytest.importorskip("mpe2")
+    needed("mpe2")
     env = make_vector_env("pettingzoo:mpe2.simple_spread_v3", 6, options={"max_cycles": 7})
     first = env.reset(3)
     assert np.array_equal(env.reset(3), first)
@@ -153,9 +155,10 @@ def test_particles_of_pettingzoo_share_a_policy() -> None:
         make_vector_env("pettingzoo:mpe2.simple_tag_v3", 4, options={})
 
 
+@pytest.mark.packages
 def test_knights_that_fall_leave_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pettingzoo")
-    pytest.importorskip("pygame")
+    needed("pettingzoo")
+    needed("pygame")
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     with pytest.raises(ValueError, match="cannot be made with the options"):
         make_vector_env("pettingzoo:butterfly/no_such_game-v1", 4, options={})

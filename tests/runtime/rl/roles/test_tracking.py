@@ -18,6 +18,7 @@ from runtime.base.training import parse
 from runtime.rl.roles import tracking
 from runtime.rl.roles.launch_context import Context
 from runtime.rl.roles.settings_check import check_settings
+from tests.packages import needed
 from tests.runtime.conftest import eventually
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
@@ -178,12 +179,11 @@ def test_a_tracker_that_hangs_or_fails_costs_the_learner_seconds_at_its_end(
     assert "loud" not in out + err
 
 
-@pytest.mark.process
-@pytest.mark.slow
+@pytest.mark.packages
 @pytest.mark.filterwarnings("ignore")  # of the packages
 @pytest.mark.parametrize("tracker", TRACKERS)
 def test_the_package_itself_gets_the_run(tmp_path, tracker, monkeypatch):
-    package = pytest.importorskip(tracker, reason=f"{tracker} is not installed")
+    package = needed(tracker)
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     monkeypatch.setenv("L2R_CONFIG", '{"algorithm": "ppo"}')
