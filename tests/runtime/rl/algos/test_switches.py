@@ -257,3 +257,13 @@ def test_without_entropy_in_the_target_the_critics_value_returns_alone():
 
     assert torch.equal(target(5.0, is_paid=False), target(0.0, is_paid=True))
     assert not torch.allclose(target(5.0, is_paid=False), target(5.0, is_paid=True))
+
+
+def test_each_picture_of_an_observation_is_shifted_in_its_own_place():
+    shape = ActorShape.of(
+        ObsSpace(2, ((8, 8, 3), (8, 8, 1))), ActionSpace(2), (16,), head="squashed", convolutions=((4, 3, 1),)
+    )
+    # Of one colour each, which no shift changes.
+    parts = [torch.randint(0, 256, (5, 8), dtype=torch.uint8), torch.full((5, 192), 90), torch.full((5, 64), 30)]
+    rows = torch.cat([part.to(torch.uint8) for part in parts], dim=1)
+    assert torch.equal(random_shift(shape, rows, 2, torch.Generator().manual_seed(0)), rows)
