@@ -14,6 +14,7 @@ import io
 import os
 import re
 import shlex
+import stat
 import tarfile
 import tempfile
 import time
@@ -35,6 +36,10 @@ TREE: Final = "tree"
 """Name of the folder of the unpacked files; the processes start in it."""
 PACKAGES: Final = "packages"
 """Name of the folder next to it, into which ``pip install`` of a setup command installs."""
+CACHES: Final = frozenset(
+    (".git", ".hg", ".svn", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".pytest_cache")
+) | {".ruff_cache", ".ipynb_checkpoints", ".tox", ".nox", ".DS_Store", ".idea"}
+"""Names that are never sent: what tools and repositories keep beside the code."""
 _SUM: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _KEPT_SECONDS: Final = 60 * 86_400
 """Time after its last use for which an archive stays: a relaunch from the history needs it."""
@@ -107,6 +112,35 @@ def unpack(workdir: Workdir, folder: Path) -> None:
         else:
             path.write_bytes(content)
             path.chmod(mode)
+
+
+def written_files(workdir: Workdir, folder: Path) -> list[Path]:
+    """Return the files that a run has written or changed in its unpacked workdir: they exist nowhere else.
+
+    Empty files, caches and what the setup commands have made are left out.
+    """
+    set_up_at = 0.0
+    if workdir.setup:
+        try:
+            set_up_at = (folder / installed_packages.SETUP_DONE).stat().st_mtime
+        except OSError:  # the setup has failed, so no process of the run has started
+            return []
+    try:
+        sent = {str(folder / TREE / name): content for name, _, content in members(workdir)}
+    except BackendError:  # it is no longer stored: keep all
+        sent = {}
+    written = []
+    for parent, folders, names in os.walk(folder / TREE):
+        folders[:] = [name for name in folders if name not in CACHES]
+        for name in names:
+            path = Path(parent, name)
+            status = path.lstat()
+            if not stat.S_ISREG(status.st_mode) or not status.st_size or status.st_ctime <= set_up_at:
+                continue
+            content = sent.get(str(path))
+            if content is None or len(content) != status.st_size or path.read_bytes() != content:
+                written.append(path)
+    return written
 
 
 @functools.lru_cache(maxsize=32)
