@@ -193,6 +193,8 @@ class OwnDeviceEnv:
             raise ValueError(  # noqa: TRY004  (a spec's value)
                 f"{self._name}: {attribute} is {_kind(space)}; expected {kind.__name__} of runtime.rl.spaces"
             )
+        if (space.width if isinstance(space, ObsSpace) else space.size) < 1:
+            raise ValueError(f"{self._name}: {attribute} is {space}; expected at least one number")
         return space
 
     def _number(self, attribute: str) -> int:
