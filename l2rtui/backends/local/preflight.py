@@ -297,9 +297,20 @@ def _tried_settings(spec: RunSpec, path: str, cwd: str) -> Finding:
                 file.write_text(module.text, encoding="utf-8")
                 argv += ["--program", str(file)]
             done = subprocess.run(
-                argv, env=env, cwd=cwd, capture_output=True, text=True, timeout=_CONFIG_SECONDS, check=False
+                argv,
+                env=env,
+                cwd=cwd,
+                # The code of an environment must not read what is typed, or piped to a loop of a script.
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_CONFIG_SECONDS,
+                check=False,
             )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired:
+        sentence = f"train of {spec.name}: its environment has not made a step within {_CONFIG_SECONDS:g} s"
+        return Finding(Severity.WARNING, "train", f"{sentence}; the settings are checked when the run starts")
+    except OSError as error:
         return Finding(Severity.WARNING, "train", f"the training settings could not be checked: {error}")
     if done.returncode == 0:
         return Finding(Severity.OK, "train", "the training settings are understood")
