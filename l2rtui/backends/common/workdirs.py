@@ -49,7 +49,7 @@ _KEPT_SECONDS: Final = 60 * 86_400
 def store(tar: bytes) -> tuple[str, int]:
     """Store a tar archive unless it is stored; return its hash and its compressed size. Raises OSError."""
     sha256 = hashlib.sha256(tar).hexdigest()
-    path = _folder() / sha256
+    path = archive_folder() / sha256
     if path.is_file():
         os.utime(path)
     else:
@@ -85,7 +85,7 @@ def packed(workdir: Workdir) -> bytes:
 def path_of(workdir: Workdir) -> Path:
     """Return where the archive of a workdir is stored on this machine, or was."""
     # The hash of a stored spec is text from outside, and becomes a path here.
-    return _folder() / (workdir.sha256 if _SUM.fullmatch(workdir.sha256) else "none")
+    return archive_folder() / (workdir.sha256 if _SUM.fullmatch(workdir.sha256) else "none")
 
 
 def members(workdir: Workdir) -> Iterator[tuple[str, int, bytes | None]]:
@@ -167,7 +167,8 @@ def findings_of(specs: Iterable[RunSpec]) -> Iterator[Finding]:
             yield Finding(Severity.REFUSAL, SUBJECT, error.message.rstrip("."), error.hint)
 
 
-def _folder() -> Path:
+def archive_folder() -> Path:
+    """Return the folder of the archives."""
     return state_dir() / "workdirs"
 
 

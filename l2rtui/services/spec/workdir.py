@@ -125,14 +125,20 @@ def pack(
     folder = spec_folder / path
     try:
         scan = _scan(folder, spec_folder.resolve(), allows_outside=allows_outside)
-        sha256, packed_bytes = workdirs.store(_archive(scan))
+        tar = _archive(scan)
     except _WorkdirError as error:
         sentence, hint = error.args
         raise SpecError(f"{where}: workdir: {sentence}.", hint) from None
     except OSError as error:
         name = _shown(str(error.filename or folder))
-        sentence = f"{where}: workdir: {name} cannot be read or stored: {error.strerror or error}."
+        sentence = f"{where}: workdir: {name} cannot be read: {error.strerror or error}."
         raise SpecError(sentence, f"{_IGNORE_HINT}, or correct its rights.") from error
+    try:
+        sha256, packed_bytes = workdirs.store(tar)
+    except OSError as error:
+        place = _shown(str(workdirs.archive_folder()))
+        sentence = f"{where}: workdir: its archive cannot be written to {place}: {error.strerror or error}."
+        raise SpecError(sentence, "Set XDG_STATE_HOME to a folder that you can write to, with free space.") from error
     workdir = Workdir(path, sha256, len(scan.files), sum(scan.sizes.values()), packed_bytes)
     return workdir, tuple(_findings(workdir, scan))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import tempfile
 from pathlib import Path
 
 import jsonschema
@@ -185,6 +186,7 @@ def test_the_examples_load_and_fit_the_published_schema(path):
         ("kind: job\nname: j\njob: {command: [a]}\ntrain: {true: 1}\n", ":4: the name of a field is true or false"),
         ("kind: job\nname: j\njob: {command: [a]}\ntrain: {? [a] : 1}\n", ":4: the name of a field is a list"),
         ("kind: [job\nname: j\n", ":2: not YAML"),
+        ("kind: job\nname: j\njob: {program: x/a.py}\n", f"program: {Path(tempfile.gettempdir())}"),
         ("a: 1\n---\nb: 2\n", ":2: a second document begins here; a file holds one spec. Write each spec into a file"),
         ("kind: job\nname: j\njob: {command: [a]}\nenv: {A: 1, B: null}\n", ":4: env.B is empty: expected true"),
         ("kind: job\nname: j\njob: {command: [a], env: {A: x, B: [1]}}\n", ":3: job.env.B is [1]: expected true"),
