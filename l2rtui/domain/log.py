@@ -85,9 +85,9 @@ class CommandOutput(Struct, frozen=True):
 def last_words(lines: Iterable[str]) -> str:
     """Return why a process has ended, by its last lines: the error of a traceback, otherwise the last line.
 
-    Rules, metric records and the advice that libraries print below a traceback are not it: torchrun ends with a line
-    of ``=``, CUDA with "Compile with TORCH_USE_CUDA_DSA". An error without a message, torchrun's for a failed child,
-    leaves that of the child.
+    Rules, metric records and the advice that libraries print below a traceback are not it: torchrun ends with a
+    line of ``=``, CUDA with "Compile with TORCH_USE_CUDA_DSA". An error with a colon and no message, torchrun's for
+    a failed child, does not replace the child's.
     """
     words, error, age, is_traceback = "", "", 0, False
     for line in lines:

@@ -56,7 +56,9 @@ _STALE_SECONDS = 60.0
 """Age at which a half-made or half-deleted folder counts as a leak: a launch or destroy may still be at work."""
 _FOR_A_SHELL = re.compile(r"[\s=~$;|&<>]|^(cd|source|export|ulimit|eval|alias|\.)$")
 """What only a shell reads, in the first word of a command."""
-_NO_SHELL_HINT = "No shell reads a command: write its words, [python, train.py], or [sh, -c, 'cd /data && ./run.sh']."
+_NO_SHELL_HINT = (
+    "No shell reads a command: write its words, [python, train.py], or [sh, -c, 'cd /data && ./run.sh']."
+)
 _FIRST_LINE_BYTES = 256
 """As many as the kernel reads."""
 _CONFIG_SECONDS = 60.0

@@ -300,6 +300,8 @@ def variables(env: Mapping[str, str | float | bool]) -> tuple[tuple[str, str], .
     """Return variables as text; YAML's true and 1 become ``true`` and ``1``."""
     for key, value in env.items():
         if not key or "=" in key or "\0" in f"{key}{value}":
-            raise ValueError(f"env: no process can have the variable {key!r}: a name without =, and no NUL character")
+            raise ValueError(
+                f"env: no process can have the variable {key!r}: a name without =, and no NUL character"
+            )
     # YAML reads ``DEBUG: true`` as a boolean, whose Python text ``True`` few programs expect.
     return tuple((key, str(value).lower() if isinstance(value, bool) else str(value)) for key, value in env.items())

@@ -138,7 +138,9 @@ def pack(
     except OSError as error:
         place = _shown(str(workdirs.archive_folder()))
         sentence = f"{where}: workdir: its archive cannot be written to {place}: {error.strerror or error}."
-        raise SpecError(sentence, "Set XDG_STATE_HOME to a folder that you can write to, with free space.") from error
+        raise SpecError(
+            sentence, "Set XDG_STATE_HOME to a folder that you can write to, with free space."
+        ) from error
     workdir = Workdir(path, sha256, len(scan.files), sum(scan.sizes.values()), packed_bytes)
     return workdir, tuple(_findings(workdir, scan))
 

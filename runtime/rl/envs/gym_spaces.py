@@ -131,7 +131,9 @@ class RowReader:
         images = [array.shape[1:] for part, array in zip(self._parts, sample, strict=True) if part.is_image]
         self.obs_space = ObsSpace(sum(sizes), tuple(map(image, images)))
         if not self.obs_space.width:
-            raise ValueError(f"{self.name}: observations of {self.space} have no number; give one, such as a constant")
+            raise ValueError(
+                f"{self.name}: observations of {self.space} have no number; give one, such as a constant"
+            )
         first = self._parts[0] if len(self._parts) == 1 else None
         self._plain = (
             first

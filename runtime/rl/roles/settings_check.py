@@ -184,7 +184,7 @@ def try_environment(training: Settings) -> VectorEnv | None:
 
 @contextmanager
 def _sentences(name: str, moment: str) -> Iterator[None]:
-    """Turn whatever the environment's own code raises into a sentence that names it, without a traceback of ours."""
+    """Turn whatever an environment's own code raises into a sentence that names it, without a traceback of ours."""
     try:
         yield
     except (SetupError, EnvironmentFault):  # the second with its own exit code: a new start would not mend it

@@ -189,7 +189,7 @@ AGENT = [
             [*TRACEBACK, "RuntimeError: CUDA error: assert", "", "Compile with `TORCH_USE_CUDA_DSA` to enable it."],
             "RuntimeError: CUDA error: assert",
         ),
-        ([*TRACEBACK, "omegaconf.errors.MissingError: lr", "", "Set HYDRA_FULL_ERROR=1."], "omegaconf.errors.MissingError: lr"),
+        ([*TRACEBACK, "omegaconf.MissingError: lr", "", "Set HYDRA_FULL_ERROR=1."], "omegaconf.MissingError: lr"),
         ([*TRACEBACK, "KeyError: 1", "", "During handling", "", *TRACEBACK, "AssertionError"], "AssertionError"),
         ([*TRACEBACK, "KeyError: 1", "l2r-runtime: the environment failed"], "the environment failed"),
         ([*TRACEBACK, "KeyError: 1", *["step"] * 100, "no more data"], "no more data"),

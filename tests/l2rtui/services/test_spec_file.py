@@ -187,14 +187,23 @@ def test_the_examples_load_and_fit_the_published_schema(path):
         ("kind: job\nname: j\njob: {command: [a]}\ntrain: {? [a] : 1}\n", ":4: the name of a field is a list"),
         ("kind: [job\nname: j\n", ":2: not YAML"),
         ("kind: job\nname: j\njob: {program: x/a.py}\n", f"program: {Path(tempfile.gettempdir())}"),
-        ('kind: job\nname: j\njob: {command: [a]}\nenv: {"A=B": 1}\n', "env: no process can have the variable 'A=B'"),
+        (
+            'kind: job\nname: j\njob: {command: [a]}\nenv: {"A=B": 1}\n',
+            "env: no process can have the variable 'A=B'",
+        ),
         ('kind: job\nname: j\njob: {command: [a], env: {"": 1}}\n', "env: no process can have the variable ''"),
         ('kind: job\nname: j\njob: {command: [a], env: {X: "\\0"}}\n', "env: no process can have the variable 'X'"),
         ('kind: job\nname: j\njob: {command: [sh, "\\0"]}\n', "job: its command has a NUL character"),
-        ("a: 1\n---\nb: 2\n", ":2: a second document begins here; a file holds one spec. Write each spec into a file"),
+        (
+            "a: 1\n---\nb: 2\n",
+            ":2: a second document begins here; a file holds one spec. Write each spec into a file",
+        ),
         ("kind: job\nname: j\njob: {command: [a]}\nenv: {A: 1, B: null}\n", ":4: env.B is empty: expected true"),
         ("kind: job\nname: j\njob: {command: [a], env: {A: x, B: [1]}}\n", ":3: job.env.B is [1]: expected true"),
-        ("kind: job\nname: j\njob: {command: [a]}\nlimits: {wall: 12:30}\n", "limits.wall: '12:30' is not a duration"),
+        (
+            "kind: job\nname: j\njob: {command: [a]}\nlimits: {wall: 12:30}\n",
+            "limits.wall: '12:30' is not a duration",
+        ),
         ("", "this file holds nothing"),
         ("- 1\n", "this file holds a list"),
         (b"name: \xff\xfe\n", "not YAML"),
@@ -216,8 +225,8 @@ NUMBER_VARIABLES = [(f"V{place}", text) for place, text in enumerate(NUMBERS)]
 
 def test_a_variable_is_the_text_that_is_written(write):
     env = ", ".join(f"{name}: {text}" for name, text in NUMBER_VARIABLES)
-    spec = f"kind: job\nname: j\ntrain: {{a: &a 1_000}}\nenv: {{{env}, A: *a}}\njob: {{command: [a], env: {{{env}}}}}\n"
-    loaded = spec_file.load(write(spec)).spec
+    spec = f"kind: job\nname: j\ntrain: {{a: &a 1_000}}\nenv: {{{env}, A: *a}}\n"
+    loaded = spec_file.load(write(f"{spec}job: {{command: [a], env: {{{env}}}}}\n")).spec
     assert loaded.env == (*NUMBER_VARIABLES, ("A", "1_000"))
     assert loaded.sets[0].env == tuple(NUMBER_VARIABLES)
     assert json.loads(loaded.train)["a"] == 1000, "elsewhere the number is one"

@@ -192,7 +192,10 @@ async def test_check_lets_the_runtime_judge_the_training_settings(lab, train, we
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("#!/bin/sh\r\ntrue\n", "its interpreter '/bin/sh\\r' is not there, as its lines end like those of Windows"),
+        (
+            "#!/bin/sh\r\ntrue\n",
+            "its interpreter '/bin/sh\\r' is not there, as its lines end like those of Windows",
+        ),
         ("#! /no/such/python -u\n", "its interpreter '/no/such/python' is not there"),
         ("true\n", "it has no first line that names an interpreter, such as #!/bin/sh"),
         ("#!/bin/sh -e\ntrue\n", ""),
@@ -230,7 +233,9 @@ async def test_an_environment_does_not_read_what_is_piped_to_the_command(lab, mo
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     plan = await lab.plan(lab.set(command=("l2r-runtime", "worker"), slots=0))
     run = plan.runs[0]
-    plan = LaunchPlan((replace(run, spec=replace(run.spec, train='{"environment":"reads:A-v0","algorithm":"ppo"}')),))
+    plan = LaunchPlan(
+        (replace(run, spec=replace(run.spec, train='{"environment":"reads:A-v0","algorithm":"ppo"}')),)
+    )
     saved = os.dup(0)
     try:
         with (tmp_path / "typed").open() as typed:

@@ -121,7 +121,9 @@ def test_an_environment_that_fails_or_ends_the_process_when_it_is_made_is_named(
         def __init__(self):
             sys.exit(0)
 
-    with pytest.raises(SetupError, match=r"environment tests/Own-v0 fails when it is made \(AttributeError: no sim"):
+    with pytest.raises(
+        SetupError, match=r"environment tests/Own-v0 fails when it is made \(AttributeError: no sim"
+    ):
         try_environment(registered(Fails))
     with pytest.raises(EnvironmentFault, match=r"ended the process \(tests/Own-v0 raised SystemExit\(0\)\)"):
         try_environment(registered(Ends))
