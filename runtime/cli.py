@@ -253,7 +253,7 @@ def _run_role(options: argparse.Namespace, stop: Stop) -> int:
     from runtime.base.errors import EnvironmentFault
     from runtime.base.gpu_meter import visible_uuids
     from runtime.base.metrics import Console, record
-    from runtime.rl.roles.launch_context import Context, bound_numeric_threads
+    from runtime.rl.roles.launch_context import Context, bound_numeric_threads, ended_by_environment
 
     context, console = Context.from_environment(os.environ, options.role), Console()
     # Checked before torch is imported: a mistake in the variables is reported at once, not after three seconds.
@@ -268,10 +268,7 @@ def _run_role(options: argparse.Namespace, stop: Stop) -> int:
     except BaseException as ended:
         if isinstance(ended, Exception):
             raise
-        raise EnvironmentFault(
-            f"the environment's code ended the process ({context.settings.environment} raised {ended!r}); an "
-            "environment ends an episode by terminated or truncated, and fails by an exception"
-        ) from ended
+        raise EnvironmentFault(ended_by_environment(context.settings.environment, ended)) from ended
 
 
 def _run_in(context: Context, folder: Path | None, stop: Stop, console: Console) -> int:

@@ -154,7 +154,7 @@ def _destroy(parser: Parser) -> None:
         "--seed", type=_seeds, default=(), metavar="LIST", help="only these seeds of an experiment: 3 or 0-2,7"
     )
     parser.flag("--all-mine", "all of your runs")
-    parser.flag("--purge", "also delete results: checkpoints and metrics")
+    parser.flag("--purge", "also delete results: checkpoints, metrics and other files")
     _grace(parser)
     parser.flag(
         "--force", "after the grace period, delete pods without waiting for their processes; check the node"

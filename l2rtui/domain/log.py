@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from msgspec import Struct
@@ -9,6 +10,17 @@ from msgspec import Struct
 from runtime.base.contract import METRIC_PREFIX
 
 _MOST_WORDS = 300
+_OURS = "l2r-runtime: "
+"""Begin of a sentence of our own processes, which names the reason already."""
+LAST_LINES = 80
+"""Lines of a process that failed in which its last words are searched: torchrun prints 50 below a child's error."""
+_ERROR_LINES = 60
+"""Lines below a traceback after which the process has gone on, so that it did not end it."""
+_TRACEBACK = "Traceback (most recent call last):"
+_ERROR = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:: .*\S)?")
+"""The line of a traceback that names the exception; not one with a colon and no message."""
+_RANK = re.compile(r"^\[rank\d+\]: ?")
+"""Prefix of torch.distributed."""
 
 
 class LogQuery(Struct, frozen=True):
@@ -71,13 +83,27 @@ class CommandOutput(Struct, frozen=True):
 
 
 def last_words(lines: Iterable[str]) -> str:
-    """Return the last line that a process has written and that is no metric record, such as its error's."""
-    words = ""
+    """Return why a process has ended, by its last lines: the error of a traceback, otherwise the last line.
+
+    Rules, metric records and the advice that libraries print below a traceback are not it: torchrun ends with a
+    line of ``=``, CUDA with "Compile with TORCH_USE_CUDA_DSA". An error with a colon and no message, torchrun's for
+    a failed child, does not replace the child's.
+    """
+    words, error, age, is_traceback = "", "", 0, False
     for line in lines:
-        text = line.strip()
-        if text and METRIC_PREFIX not in text:
-            words = text
-    return words.removeprefix("l2r-runtime: ")[:_MOST_WORDS]
+        age += 1
+        text = _RANK.sub("", line.rstrip())
+        if text.endswith(_TRACEBACK):
+            is_traceback = True
+        elif is_traceback and text and not text[0].isspace():
+            is_traceback = False
+            if _ERROR.fullmatch(text):
+                error, age = text, 0
+        if METRIC_PREFIX not in text and any(map(str.isalnum, text)):
+            words = text.strip()
+    if error and age <= _ERROR_LINES and not words.startswith(_OURS):
+        words = error
+    return words.removeprefix(_OURS)[:_MOST_WORDS]
 
 
 class KubeEvent(Struct, frozen=True):

@@ -43,7 +43,7 @@ def load(source: str, folder: Path, where: str) -> Program | None:
             # One byte more than allowed, so that a file of any size is read only this far.
             raw = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise ValueError(f"{where}: program: {path} cannot be read: {error.strerror}") from None
+        raise ValueError(f"{where}: program: {path.absolute()} cannot be read: {error.strerror}") from None
     if len(raw) > MAX_BYTES:
         raise ValueError(
             f"{where}: program: {path} is larger than the {format_bytes(MAX_BYTES)} that travel with a run: "

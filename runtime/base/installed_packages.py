@@ -19,6 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+SETUP_DONE: Final = "setup.done"
+"""Mark that the setup of a run on this machine has ended, beside its code."""
 _USED_SECONDS: Final = 86_400.0
 _NEW: Final = ".new-"
 """Prefix of an entry until it is complete."""

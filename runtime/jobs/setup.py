@@ -37,7 +37,7 @@ Exit codes: the command's; 1 when a setup command failed; 143 when it was stoppe
 """
 _WAIT_SECONDS: Final = 3600.0
 _POLL_SECONDS: Final = 0.2
-_DONE, _FAILED = "setup.done", "setup.failed"
+_DONE, _FAILED = installed_packages.SETUP_DONE, "setup.failed"
 
 
 def add_parser(commands: Commands) -> None:

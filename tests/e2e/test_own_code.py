@@ -65,3 +65,39 @@ def test_an_environment_that_fails_after_its_setup_is_the_reason_of_the_run(home
     # Preflight cannot know it: the package of the setup is missing there.
     home.wait("the reason of the run", lambda: FAULT_REASON in str(home.json("runs")), 30)
     home.run("destroy", "cart", "--yes")
+
+
+WRITING = """\
+import os
+from pathlib import Path
+
+Path("runs", "a").mkdir(parents=True)
+Path("runs", "a", "model.pt").write_text("weights")
+Path("settings.txt").write_text("changed by the run")
+Path("__pycache__").mkdir()
+Path("__pycache__", "train.pyc").write_text("cache")
+Path(os.environ["L2R_DIR"], "best.pt").write_text("best weights")
+"""
+
+
+def test_files_that_a_program_writes_survive_the_destroy(home, tmp_path):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "train.py").write_text(WRITING)
+    (folder / "settings.txt").write_text("as sent")
+    (folder / "job.yaml").write_text(
+        "kind: job\nname: writes\nworkdir: .\nsetup: [[sh, -c, echo built > built.txt]]\n"
+        "job: {command: [python, train.py]}\n"
+    )
+    for words in ((), ("--purge",)):
+        home.run("launch", "-f", str(folder / "job.yaml"), "--yes")
+        home.run("wait", "writes", "--for=done")
+        receipt = home.json("destroy", "writes", "--yes", *words)
+        assert bool(receipt["kept"]) is not bool(words), "--purge removes them"
+    (kept,) = (home.root / "state").rglob("results/*")
+    files = {str(path.relative_to(kept)): path.read_text() for path in kept.rglob("*") if path.is_file()}
+    assert files == {
+        "best.pt": "best weights",
+        "workdir/runs/a/model.pt": "weights",
+        "workdir/settings.txt": "changed by the run",
+    }

@@ -14,6 +14,7 @@ import io
 import os
 import re
 import shlex
+import stat
 import tarfile
 import tempfile
 import time
@@ -35,6 +36,10 @@ TREE: Final = "tree"
 """Name of the folder of the unpacked files; the processes start in it."""
 PACKAGES: Final = "packages"
 """Name of the folder next to it, into which ``pip install`` of a setup command installs."""
+CACHES: Final = frozenset(
+    (".git", ".hg", ".svn", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".pytest_cache")
+) | {".ruff_cache", ".ipynb_checkpoints", ".tox", ".nox", ".DS_Store", ".idea"}
+"""Names that are never sent: what tools and repositories keep beside the code."""
 _SUM: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _KEPT_SECONDS: Final = 60 * 86_400
 """Time after its last use for which an archive stays: a relaunch from the history needs it."""
@@ -44,7 +49,7 @@ _KEPT_SECONDS: Final = 60 * 86_400
 def store(tar: bytes) -> tuple[str, int]:
     """Store a tar archive unless it is stored; return its hash and its compressed size. Raises OSError."""
     sha256 = hashlib.sha256(tar).hexdigest()
-    path = _folder() / sha256
+    path = archive_folder() / sha256
     if path.is_file():
         os.utime(path)
     else:
@@ -80,7 +85,7 @@ def packed(workdir: Workdir) -> bytes:
 def path_of(workdir: Workdir) -> Path:
     """Return where the archive of a workdir is stored on this machine, or was."""
     # The hash of a stored spec is text from outside, and becomes a path here.
-    return _folder() / (workdir.sha256 if _SUM.fullmatch(workdir.sha256) else "none")
+    return archive_folder() / (workdir.sha256 if _SUM.fullmatch(workdir.sha256) else "none")
 
 
 def members(workdir: Workdir) -> Iterator[tuple[str, int, bytes | None]]:
@@ -109,6 +114,35 @@ def unpack(workdir: Workdir, folder: Path) -> None:
             path.chmod(mode)
 
 
+def written_files(workdir: Workdir, folder: Path) -> list[Path]:
+    """Return the files that a run has written or changed in its unpacked workdir: they exist nowhere else.
+
+    Empty files, caches and what the setup commands have made are left out.
+    """
+    set_up_at = 0.0
+    if workdir.setup:
+        try:
+            set_up_at = (folder / installed_packages.SETUP_DONE).stat().st_mtime
+        except OSError:  # the setup has failed, so no process of the run has started
+            return []
+    try:
+        sent = {str(folder / TREE / name): content for name, _, content in members(workdir)}
+    except BackendError:  # it is no longer stored: keep all
+        sent = {}
+    written = []
+    for parent, folders, names in os.walk(folder / TREE):
+        folders[:] = [name for name in folders if name not in CACHES]
+        for name in names:
+            path = Path(parent, name)
+            status = path.lstat()
+            if not stat.S_ISREG(status.st_mode) or not status.st_size or status.st_ctime <= set_up_at:
+                continue
+            content = sent.get(str(path))
+            if content is None or len(content) != status.st_size or path.read_bytes() != content:
+                written.append(path)
+    return written
+
+
 @functools.lru_cache(maxsize=32)
 def packages_key(workdir: Workdir, image: str, env: tuple[tuple[str, str], ...]) -> str:
     """Return the key of the packages that the first setup commands install in an image; empty to store none."""
@@ -133,7 +167,8 @@ def findings_of(specs: Iterable[RunSpec]) -> Iterator[Finding]:
             yield Finding(Severity.REFUSAL, SUBJECT, error.message.rstrip("."), error.hint)
 
 
-def _folder() -> Path:
+def archive_folder() -> Path:
+    """Return the folder of the archives."""
     return state_dir() / "workdirs"
 
 

@@ -25,7 +25,7 @@ from l2rtui.backends.docker.logs import ContainerLog
 from l2rtui.cloud.docker_engine import DockerEngine, DockerError
 from l2rtui.config import Settings, state_dir, user_name
 from l2rtui.domain.change import Change, difference
-from l2rtui.domain.log import CommandOutput, KubeEvent, LogLine, LogQuery, last_words
+from l2rtui.domain.log import LAST_LINES, CommandOutput, KubeEvent, LogLine, LogQuery, last_words
 from l2rtui.domain.node import Node
 from l2rtui.domain.plan import LaunchPlan, RunPlan, ScalePlan, StepDone
 from l2rtui.domain.preflight import Finding
@@ -37,8 +37,6 @@ from runtime.base.docker_client import DockerEndpoint
 
 _GATHER_SECONDS: Final = 0.1
 """Events come in bursts: one snapshot for all of them."""
-_LAST_LINES: Final = 8
-"""Lines of a process that failed in which its last words are searched."""
 _ROUND_SECONDS: Final = 5.0
 _QUIET_SECONDS: Final = 5.5
 """Slightly longer than a polling round: while the Engine responds, no extra health check is sent."""
@@ -126,7 +124,7 @@ class DockerBackend:
             if ending is None or ending[0] not in counts:
                 lines: list[str] = []
                 log = ContainerLog(self._engine, view.uid, view.name)
-                query = LogQuery(tail=_LAST_LINES, previous=runs_again)
+                query = LogQuery(tail=LAST_LINES, previous=runs_again)
                 with contextlib.suppress(L2RError):
                     lines = [line.text async for line in log.read(query)]
                 self._endings[view.uid] = view.restarts, view.exit_code, last_words(lines)

@@ -18,12 +18,13 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+from l2rtui.backends.common import workdirs
 from l2rtui.backends.common.nvml import GpuReport
 from l2rtui.backends.local import outside, process_scan, run_folders, state_files
 from l2rtui.backends.local.paths import REMOVED, RunFolder, StateFolder
 from l2rtui.backends.local.process_scan import TaggedProcess
 from l2rtui.backends.local.run_store import RunState, RunStore, corrupt_uid, short_uid
-from l2rtui.backends.local.state_files import ProcessIdentity, RunStatus, StopRequest
+from l2rtui.backends.local.state_files import ProcessIdentity, RunRecord, RunStatus, StopRequest
 from l2rtui.backends.local.supervision import client, supervised_process
 from l2rtui.backends.local.supervision.watcher import kill_with_watchers
 from l2rtui.domain.node import CPU
@@ -45,8 +46,8 @@ _NOT_SEEN_WITHOUT_GROUP = (
     "may create no control group"
 )
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-_RESULTS = ("checkpoints", "metrics.jsonl", "tensorboard")
-"""Entries of a run's ``data/`` that are kept, as ``runtime.base.contract`` names them."""
+_OWN_CODE = "workdir"
+"""Folder, in the results of a run, of the files that it has written beside its own code."""
 
 
 async def destroy(
@@ -260,15 +261,21 @@ def _remove(root: StateFolder, folder: RunFolder, uid: str, purge: bool) -> tupl
         Leftovers, and the folder of the results (empty without results).
     """
     results = ""
-    entries = [folder.data / name for name in _RESULTS]
-    if not purge and any(path.is_file() or (path.is_dir() and any(path.iterdir())) for path in entries):
-        target = _results_path(root, folder.name, uid)
-        try:
+    target = _results_path(root, folder.name, uid)
+    source = folder.data
+    try:
+        written = [] if purge else _written(folder)
+        if not purge and _has_files(folder.data):
             root.results.mkdir(mode=0o700, exist_ok=True)
             folder.data.rename(target)
-        except OSError as error:
-            return [Leftover("Results", str(folder.data), f"cannot be moved to {target}: {error.strerror}")], ""
-        results = str(target)
+            results = str(target)
+        for source in written:
+            place = target / _OWN_CODE / source.relative_to(folder.workdir / workdirs.TREE)
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            source.rename(place)
+            results = str(target)
+    except OSError as error:
+        return [Leftover("Results", str(source), f"cannot be moved to {target}: {error.strerror}")], results
     sockets = run_folders.socket_dirs(folder)
     gone = root.runs / f"{REMOVED}{uid}-{os.getpid()}"
     try:
@@ -279,6 +286,19 @@ def _remove(root: StateFolder, folder: RunFolder, uid: str, purge: bool) -> tupl
     problem = run_folders.remove(gone, *(path for path in sockets if path != folder.sockets))
     left = [path for path in (gone, *sockets) if path.exists()]
     return [Leftover("Folder", str(path), problem or "is still there") for path in left], results
+
+
+def _written(folder: RunFolder) -> list[Path]:
+    """Return the files that a run has written beside its own code. Raises OSError."""
+    record = state_files.read_valid(folder.record, RunRecord)
+    workdir = record.spec.workdir if record is not None else None
+    return workdirs.written_files(workdir, folder.workdir) if workdir is not None else []
+
+
+def _has_files(folder: Path) -> bool:
+    """Say whether a folder has a file with content; hidden files are locks."""
+    names = (Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
+    return any(not path.name.startswith(".") and path.lstat().st_size for path in names)
 
 
 def _results_path(root: StateFolder, name: str, uid: str) -> Path:

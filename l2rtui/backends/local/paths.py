@@ -19,7 +19,7 @@
         programs/<set>/<name>     programs that came with the spec
         workdir/tree packages     own code of the run, in which its processes start; what its setup has installed
       secrets/NAME.json           0600: variables that processes get by reference
-      results/<run>-<uid8>/       data/ of destroyed runs that held checkpoints or metrics
+      results/<run>-<uid8>/       data/ of destroyed runs; in workdir/ the files that they wrote beside their code
       reservations.json           reservations of slots, by node
       packages/<key>/             what pip has installed for setups, for the next run with the same requirements
       volumes/<claim>/            mounted at /l2r by runs that name it; it outlives them

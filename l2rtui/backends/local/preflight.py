@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -53,6 +54,13 @@ _RUNTIME_NEEDS = ("torch", "numpy", "gymnasium", "zmq", "safetensors")
 _LOW_DISK_BYTES = 1 << 30
 _STALE_SECONDS = 60.0
 """Age at which a half-made or half-deleted folder counts as a leak: a launch or destroy may still be at work."""
+_FOR_A_SHELL = re.compile(r"[\s=~$;|&<>]|^(cd|source|export|ulimit|eval|alias|\.)$")
+"""What only a shell reads, in the first word of a command."""
+_NO_SHELL_HINT = (
+    "No shell reads a command: write its words, [python, train.py], or [sh, -c, 'cd /data && ./run.sh']."
+)
+_FIRST_LINE_BYTES = 256
+"""As many as the kernel reads."""
 _CONFIG_SECONDS = 60.0
 """Time limit of `l2r-runtime config`, a process that makes the environment once."""
 
@@ -251,13 +259,34 @@ def _disk(root: StateFolder) -> Iterator[Finding]:
 def _command(name: str, path: str, cwd: str) -> Finding:
     command = find_command(name, path, cwd) if name else None
     if command is None:
-        hint = "Write its path, or install it."
+        hint = _NO_SHELL_HINT if _FOR_A_SHELL.search(name) else "Write its path, or install it."
         sentence = f"the command {name!r} is not found, or not executable"
         return Finding(Severity.REFUSAL, name or "command", sentence, hint)
+    if problem := _script_problem(Path(command)):
+        return Finding(Severity.REFUSAL, name, f"{command} cannot be started: {problem}", "Correct its first line.")
     if name in OWN_COMMANDS and is_own(command) and (missing := _missing()):
         needs = f"{name} needs {', '.join(missing)}, which this Python does not have"
         return Finding(Severity.REFUSAL, name, needs, install_hint("runtime"))
     return Finding(Severity.OK, name, f"the command is {command}")
+
+
+def _script_problem(path: Path) -> str:
+    """Return why the kernel cannot start a script; empty if it can, or if the file is no script.
+
+    The kernel says "No such file or directory" of a script that is there, and means its interpreter.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(_FIRST_LINE_BYTES).decode("ascii")
+    except (OSError, UnicodeDecodeError):
+        return ""
+    if not text.startswith("#!"):
+        return "" if "\0" in text else "it has no first line that names an interpreter, such as #!/bin/sh"
+    interpreter = text[2:].partition("\n")[0].strip(" \t").partition(" ")[0]
+    if not interpreter or Path(interpreter).exists():
+        return ""
+    ends = ", as its lines end like those of Windows" if interpreter.endswith("\r") else ""
+    return f"its interpreter {interpreter!r} is not there{ends}"
 
 
 def _settings(spec: RunSpec, path: str, cwd: str) -> tuple[Finding, ...]:
@@ -297,9 +326,20 @@ def _tried_settings(spec: RunSpec, path: str, cwd: str) -> Finding:
                 file.write_text(module.text, encoding="utf-8")
                 argv += ["--program", str(file)]
             done = subprocess.run(
-                argv, env=env, cwd=cwd, capture_output=True, text=True, timeout=_CONFIG_SECONDS, check=False
+                argv,
+                env=env,
+                cwd=cwd,
+                # The code of an environment must not read what is typed, or piped to a loop of a script.
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_CONFIG_SECONDS,
+                check=False,
             )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired:
+        sentence = f"train of {spec.name}: its environment has not made a step within {_CONFIG_SECONDS:g} s"
+        return Finding(Severity.WARNING, "train", f"{sentence}; the settings are checked when the run starts")
+    except OSError as error:
         return Finding(Severity.WARNING, "train", f"the training settings could not be checked: {error}")
     if done.returncode == 0:
         return Finding(Severity.OK, "train", "the training settings are understood")

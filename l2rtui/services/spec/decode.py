@@ -229,6 +229,8 @@ def _set_with_program(form: schema.SetForm, name: str, role: Role, run: schema.P
 
 
 def _set_spec(form: schema.SetForm, name: str, role: Role, run: schema.PodForm) -> SetSpec:
+    if any("\0" in word for word in form.command):
+        raise ValueError(f"{name}: its command has a NUL character, which no process can get")
     cpu, memory = form.resources.cpu, form.resources.memory
     pod = pod_settings(run, form.pod, name)
     gpus, wish = _gpus(form, name)
@@ -296,5 +298,10 @@ def _named(parse: Callable[[str | float], _Number], value: str | float, field: s
 
 def variables(env: Mapping[str, str | float | bool]) -> tuple[tuple[str, str], ...]:
     """Return variables as text; YAML's true and 1 become ``true`` and ``1``."""
+    for key, value in env.items():
+        if not key or "=" in key or "\0" in f"{key}{value}":
+            raise ValueError(
+                f"env: no process can have the variable {key!r}: a name without =, and no NUL character"
+            )
     # YAML reads ``DEBUG: true`` as a boolean, whose Python text ``True`` few programs expect.
     return tuple((key, str(value).lower() if isinstance(value, bool) else str(value)) for key, value in env.items())

@@ -30,6 +30,8 @@ _TYPES = {
     "object": "a mapping of fields",
     "null": "nothing",
 }
+_NAMES = {type(None): "null", bool: "bool", int: "int", float: "float", str: "str", list: "array", dict: "object"}
+"""Types as msgspec names them."""
 _MOST_MISTAKES = 20
 _SETS = ("learner", "workers", "servers", "nodes", "steps", "job")
 _PATTERN = re.compile(r"Expected `str` matching regex .*")
@@ -65,6 +67,8 @@ def explain_mistake(
     if keys == ("kind",):
         kinds = ", ".join(Kind)
         return SpecError(f"{locations.of(keys)}: kind {data.get('kind')!r} is not known: write one of {kinds}.")
+    if at and at["path"].endswith("[...]"):
+        keys = _item_of_type(text, keys, data)
     # The value is shown as it is in the file: after decoding it would be gone.
     value = _value(data, keys)
     if _PATTERN.match(text):
@@ -209,6 +213,16 @@ def _near_setting(name: str, data: Mapping[str, Any]) -> str:
     train = data.get("train")
     algorithm = train.get("algorithm") if isinstance(train, Mapping) else None
     return near_setting(name, algorithm if isinstance(algorithm, str) else "sac")
+
+
+def _item_of_type(text: str, keys: Keys, data: Mapping[str, Any]) -> Keys:
+    """Return the path of the first item of a mapping that has the refused type, which msgspec does not name."""
+    refused = text.rpartition("got ")[2].strip("`")
+    values = _value(data, keys)
+    for key, value in values.items() if isinstance(values, dict) else ():
+        if _NAMES.get(type(value)) == refused:
+            return (*keys, key)
+    return keys
 
 
 def _value(data: Any, keys: Keys) -> Any:

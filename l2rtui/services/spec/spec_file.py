@@ -297,7 +297,7 @@ def _request_of(form: SpecForm, locations: Locations, limits: Limits) -> LaunchR
     """Turn a decoded form into a request; checks constraints that a schema cannot express."""
     path = locations.path
     try:
-        sets = sets_of(form, Path(path).parent)
+        sets, env = sets_of(form, Path(path).parent), variables(form.env)
     except ValueError as error:
         raise SpecError(f"{path}: {error}{'' if str(error).endswith('?') else '.'}") from None
     workdir, notes = _workdir_of(form, locations)
@@ -325,7 +325,7 @@ def _request_of(form: SpecForm, locations: Locations, limits: Limits) -> LaunchR
         sets=sets,
         seed=form.seed,
         image=form.image,
-        env=variables(form.env),
+        env=env,
         train=msgspec.json.encode(train).decode(),
         queue=queue,
         may_wait=may_wait,

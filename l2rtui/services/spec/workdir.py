@@ -30,10 +30,6 @@ _MAX_SEEN: Final = 100_000
 """Limit of files and folders that are looked at, so that a home folder is refused within a second."""
 _NAMED: Final = 6
 """Names in a finding; the others are counted."""
-_CACHES: Final = frozenset(
-    (".git", ".hg", ".svn", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".pytest_cache")
-) | {".ruff_cache", ".ipynb_checkpoints", ".tox", ".nox", ".DS_Store", ".idea"}
-"""Names that are never sent: what tools and repositories keep beside the code."""
 _SECRET_NAMES: Final = (
     *(".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "*.ppk", "*.jks", "*.keystore", "*.kubeconfig"),
     *("id_rsa", "id_dsa", "id_ecdsa*", "id_ed25519*", ".netrc", "_netrc", ".pypirc", ".npmrc", ".htpasswd"),
@@ -77,7 +73,7 @@ class _Scan:
                 raise _WorkdirError(
                     sentence, "Name the folder of the code alone, or leave folders out by .l2rignore."
                 )
-            if name not in _CACHES and not name.endswith(".pyc"):
+            if name not in workdirs.CACHES and not name.endswith(".pyc"):
                 self._look_at(folder / name, base + name, rules, above)
 
     def _look_at(self, path: Path, name: str, rules: tuple[Rule, ...], above: tuple[Path, ...]) -> None:
@@ -129,14 +125,22 @@ def pack(
     folder = spec_folder / path
     try:
         scan = _scan(folder, spec_folder.resolve(), allows_outside=allows_outside)
-        sha256, packed_bytes = workdirs.store(_archive(scan))
+        tar = _archive(scan)
     except _WorkdirError as error:
         sentence, hint = error.args
         raise SpecError(f"{where}: workdir: {sentence}.", hint) from None
     except OSError as error:
         name = _shown(str(error.filename or folder))
-        sentence = f"{where}: workdir: {name} cannot be read or stored: {error.strerror or error}."
+        sentence = f"{where}: workdir: {name} cannot be read: {error.strerror or error}."
         raise SpecError(sentence, f"{_IGNORE_HINT}, or correct its rights.") from error
+    try:
+        sha256, packed_bytes = workdirs.store(tar)
+    except OSError as error:
+        place = _shown(str(workdirs.archive_folder()))
+        sentence = f"{where}: workdir: its archive cannot be written to {place}: {error.strerror or error}."
+        raise SpecError(
+            sentence, "Set XDG_STATE_HOME to a folder that you can write to, with free space."
+        ) from error
     workdir = Workdir(path, sha256, len(scan.files), sum(scan.sizes.values()), packed_bytes)
     return workdir, tuple(_findings(workdir, scan))
 

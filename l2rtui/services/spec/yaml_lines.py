@@ -62,22 +62,41 @@ TEMPLATE_HINT: Final = (
 EXAMPLES_HINT: Final = "`l2rtui launch -t cartpole-ppo` takes an example, `l2rtui new NAME` writes a spec."
 
 
+_BOOL, _INT, _FLOAT, _TIMESTAMP = (f"tag:yaml.org,2002:{name}" for name in ("bool", "int", "float", "timestamp"))
+_TEXT: Final = "tag:yaml.org,2002:str"
+
+
 class _Loader(yaml.SafeLoader):
-    """YAML with booleans and numbers of version 1.2: ``on`` and ``no`` are words, ``1e-4`` is a number."""
+    """YAML with the words and numbers of version 1.2, and ``1_000``.
+
+    ``on`` and ``no`` are words, ``1e-4`` and ``010`` (ten) are numbers, ``12:30`` and ``2026-11-28`` are text.
+    """
 
     yaml_implicit_resolvers = {  # noqa: RUF012  (a class attribute by PyYAML's design)
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in {_BOOL, _INT, _FLOAT, _TIMESTAMP}]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        text = str(self.construct_scalar(node)).replace("_", "")
+        is_prefixed = text.lstrip("+-")[:2].lower() in ("0x", "0o", "0b")
+        return int(text, 0 if is_prefixed else 10)
 
+
+_Loader.add_constructor(_INT, _Loader.construct_yaml_int)
+_Loader.add_implicit_resolver(_BOOL, re.compile("(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile("true|True|TRUE|false|False|FALSE"), list("tTfF")
+    _INT,
+    re.compile(r"[-+]?(?:0x[0-9a-fA-F_]+|0o[0-7_]+|0b[01_]+|[0-9][0-9_]*)$"),
+    list("-+0123456789"),
 )
-# PyYAML's numbers need a point (YAML 1.1): without this, a learning rate of 1e-4 would be a text.
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+"),
+    _FLOAT,
+    re.compile(
+        r"""(?:[-+]?(?:\.[0-9][0-9_]*|[0-9][0-9_]*\.[0-9_]*|[0-9][0-9_]*(?=[eE]))(?:[eE][-+]?[0-9]+)?
+        |[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$""",
+        re.VERBOSE,
+    ),
     list("-+.0123456789"),
 )
 
@@ -119,6 +138,12 @@ def parse_yaml(raw: bytes, path: str) -> tuple[Any, Locations]:
                 return (loader.construct_document(node) if node is not None else None), locations
         finally:
             loader.dispose()
+    except yaml.composer.ComposerError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        if "another document" not in str(error.problem):
+            raise SpecError(f"{path}:{line}: not YAML: {error.problem}.") from None
+        sentence = f"{path}:{line}: a second document begins here; a file holds one spec."
+        raise SpecError(sentence, "Write each spec into a file of its own, and launch each.") from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise SpecError(
@@ -153,6 +178,8 @@ def _walk(node: yaml.Node, keys: Keys, locations: Locations) -> None:
         for number, item in enumerate(node.value):
             _walk(item, (*keys, number), locations)
     elif isinstance(node, yaml.MappingNode):
+        if _is_variables(keys):
+            node.value = [(key, _as_text(value)) for key, value in node.value]
         for key, value in node.value:
             if key.tag in _NO_NAMES:
                 sentence = f"{path}:{key.start_mark.line + 1}: the name of a field is {_NO_NAMES[key.tag]}."
@@ -166,6 +193,19 @@ def _walk(node: yaml.Node, keys: Keys, locations: Locations) -> None:
             places[inner] = f"{path}:{key.start_mark.line + 1}"
 
 
+def _is_variables(keys: Keys) -> bool:
+    """Say whether a path is that of environment variables; settings of an environment are values."""
+    return bool(keys) and keys[-1] == "env" and keys[0] != "train"
+
+
+def _as_text(node: yaml.Node) -> yaml.Node:
+    """Return a number as the text that it is written as: ``3.10`` is not 3.1 for the program that reads it."""
+    if not isinstance(node, yaml.ScalarNode) or node.tag not in (_INT, _FLOAT):
+        return node
+    # A new node: an alias elsewhere may mean the number.
+    return yaml.ScalarNode(_TEXT, node.value, node.start_mark, node.end_mark)
+
+
 def apply_override(data: dict[str, Any], override: str) -> Keys:
     """Write one ``--set FIELD.FIELD=VALUE`` into the data; return the path of the value.
 
@@ -176,16 +216,21 @@ def apply_override(data: dict[str, Any], override: str) -> Keys:
     keys = where.strip().split(".")
     if not equals or not all(keys):
         raise SpecError(f"--set {override}: write it as field.field=value, such as train.batch_size=128.")
+    path: Keys = tuple(keys)
     try:
-        value = bounded_yaml.load(text, _Loader, max_values=MAX_VALUES)
+        bounded_yaml.check(text, _Loader, max_values=MAX_VALUES)
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if isinstance(node, yaml.CollectionNode):
+            _walk(node, path, Locations(f"--set {where}"))
+        elif node is not None and _is_variables(path[:-1]):
+            node = _as_text(node)
+        with bounded_yaml.constructing():
+            value = loader.construct_document(node) if node is not None else None
     except bounded_yaml.TooMuchError:
         raise SpecError(f"--set {where}: {_TOO_MUCH}") from None
     except yaml.YAMLError:
         value = text  # such as ``image=a:b: c``: not YAML, so meant as text
-    if isinstance(value, dict | list):
-        node = yaml.compose(text, _Loader)
-        assert node is not None  # noqa: S101  (it has just been loaded as a list or an object)
-        _walk(node, (), Locations(f"--set {where}"))
     return write_value(data, keys, value, f"--set {override}")
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.base.errors import SetupError
 from runtime.base.methods import METHODS, BCConfig, ImpalaConfig, SACConfig
 from runtime.base.training import Settings
 from runtime.base.training_rules import check_rules, config_of, head_of, sends_gradients
@@ -312,9 +313,18 @@ def build(
     algorithm: Algorithm = load_class(plan.method)(
         plan.shape, plan.config, seed, device, precision=precision, capture=capture
     )
+    _check_weights(plan, algorithm.policy_weights())
     if plan.first_kernels:
         algorithm.begin_with_kernels(plan.first_kernels)
     return algorithm
+
+
+def _check_weights(plan: Plan, weights: Any) -> None:
+    """Raise SetupError unless workers can read the weights of a method; they would wait for others for ever."""
+    form = f"{getattr(weights, 'dtype', type(weights).__name__)} {tuple(getattr(weights, 'shape', ()))}"
+    expected = f"torch.float32 {(plan.shape.size,)}"
+    if form != expected:
+        raise SetupError(f"{plan.method}: policy_weights returns {form}; expected {expected}")
 
 
 def assemble(plan: Plan, settings: Settings, seed: int, device: str) -> Algorithm:

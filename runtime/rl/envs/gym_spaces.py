@@ -130,6 +130,10 @@ class RowReader:
         sizes = [array.shape[1] for part, array in zip(self._parts, sample, strict=True) if not part.is_image]
         images = [array.shape[1:] for part, array in zip(self._parts, sample, strict=True) if part.is_image]
         self.obs_space = ObsSpace(sum(sizes), tuple(map(image, images)))
+        if not self.obs_space.width:
+            raise ValueError(
+                f"{self.name}: observations of {self.space} have no number; give one, such as a constant"
+            )
         first = self._parts[0] if len(self._parts) == 1 else None
         self._plain = (
             first
@@ -469,6 +473,8 @@ def _values(result: Any) -> str:
 # --- actions ---
 def actions(space: spaces.Space[Any], name: str) -> tuple[ActionSpace, Convert]:
     """Return our form of an action space, and what turns our actions, one or rows, into the environment's."""
+    if isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete) and not math.prod(space.shape):
+        raise ValueError(f"{name}: actions of {space} have no number; a policy needs at least one to decide")
     if isinstance(space, spaces.Discrete):
         first = int(space.start)
         return ActionSpace(1, (int(space.n),)), lambda action: action[..., 0] + first
@@ -507,7 +513,7 @@ def _box_action(space: spaces.Box) -> Convert:
     is_inside = all(bool(((end >= space.low) & (end <= space.high)).all()) for end in ends)
 
     def act(action: NDArray[Any]) -> NDArray[Any]:
-        rows = np.clip(action, -1.0, 1.0).reshape(*action.shape[:-1], *space.shape)
+        rows = np.clip(action, -1.0, 1.0).reshape(action.shape[:-1] + space.shape)
         scaled = np.asarray(middle + half * rows, dtype=space.dtype)
         return scaled if is_inside else np.clip(scaled, space.low, space.high)
 

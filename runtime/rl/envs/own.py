@@ -58,6 +58,9 @@ class OwnDeviceEnv:
             self._space("obs_space", ObsSpace),
             self._space("action_space", ActionSpace),
         )
+        for space, size in (("obs_space", self.obs_space.width), ("action_space", self.action_space.size)):
+            if size < 1:
+                raise ValueError(f"{name}: {space} has the size {size}; expected at least one number")
         self._start_draws, self._step_draws, self._max_steps = map(self._number, _NUMBERS)
         self._zero_steps = arrays.convert(np.zeros(num_envs, dtype=np.int64))
         dtype = torch.int32 if self.action_space.choices else torch.float32

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -79,6 +80,25 @@ def set_numeric_threads(count: int) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
+def keep_torch_defaults() -> None:
+    """Undo what an environment's code has set for torch in the whole process: networks are computed in it, too."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    torch.set_default_dtype(torch.float32)
+    torch.set_grad_enabled(True)
+    if threads := os.environ.get(THREAD_VARIABLES[0], ""):
+        torch.set_num_threads(int(threads))
+
+
+def ended_by_environment(name: str, ended: BaseException) -> str:
+    """Return the sentence on an environment whose code has ended the process."""
+    return (
+        f"the environment's code ended the process ({name} raised {ended!r}); an environment ends an episode by "
+        "terminated or truncated, and fails by an exception"
+    )
+
+
 def make_environment(training: Settings, num_envs: int, extra: Mapping[str, Any]) -> VectorEnv:
     """Create `num_envs` copies of the run's environment; `extra` overrides its options. Raises SetupError."""
     from runtime.rl.encoders.encoder import EncodedVectorEnv, EncoderSetting
@@ -88,7 +108,10 @@ def make_environment(training: Settings, num_envs: int, extra: Mapping[str, Any]
     options = {**training.environment_options, **extra}
     try:
         encoding = EncoderSetting.of(training.encoder)
-        env = make_vector_env(training.environment, num_envs, options=options)
+        try:
+            env = make_vector_env(training.environment, num_envs, options=options)
+        finally:
+            keep_torch_defaults()
         if encoding is None or not encoding.is_frozen:
             return env
         try:

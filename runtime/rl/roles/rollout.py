@@ -188,7 +188,8 @@ class Rollout:
         # Per segment, not per step: the check is one pass over memory that is in the cache anyway.
         if not is_finite((*columns.values(), tail)):
             raise NotFiniteError(
-                "the environment gave observations or rewards that are not finite; they are not used"
+                "the environment gave observations or rewards that are not finite as 32-bit numbers (up to "
+                "3.4e38); they are not used"
             )
         columns["ended"][:] = self._ended
         if "steps" in columns:

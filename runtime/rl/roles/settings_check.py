@@ -13,7 +13,8 @@ must fit the band of a method with a replay.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -25,7 +26,13 @@ from runtime.base.errors import EnvironmentFault, SetupError
 from runtime.base.training import Settings
 from runtime.rl.algos.actor import CopyStates, NumpyActor
 from runtime.rl.envs.base import HoldsCopies, HoldsProcesses, VectorEnv, bare, closing_env
-from runtime.rl.roles.launch_context import environment_plan, make_environment, network_of
+from runtime.rl.roles.launch_context import (
+    ended_by_environment,
+    environment_plan,
+    keep_torch_defaults,
+    make_environment,
+    network_of,
+)
 from runtime.rl.spaces import ActionSpace, ObsSpace
 
 COUNTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -158,23 +165,34 @@ def try_environment(training: Settings) -> VectorEnv | None:
     if environments.has_processes(name, options) and not name.startswith(environments.ENVPOOL):
         return None
     plain = replace(training, environment_options=options, encoder=None, num_envs=1, collect="workers")
-    env = make_environment(plain, 1, {})
+    with _sentences(name, "when it is made"):
+        env = make_environment(plain, 1, {})
     try:
-        env.reset(0)
-        env.step(env.action_space.at_random(1, np.random.default_rng(0)))
-    except EnvironmentFault:  # with its own exit code: a new start would not mend it
-        raise
-    # Whatever the environment's own code does is its own: a sentence names it, and no traceback of ours.
-    except Exception as error:
-        raise SetupError(f"environment {name} fails at its first step ({type(error).__name__}: {error})") from error
+        with _sentences(name, "at its first step"):
+            env.reset(0)
+            env.step(env.action_space.at_random(1, np.random.default_rng(0)))
     finally:
         if isinstance(env, HoldsCopies):
             env.close()
+        keep_torch_defaults()
     if training.encoder is not None:
         return None
     if training.collect != "dataset":
         environment_plan(training, env)
     return env
+
+
+@contextmanager
+def _sentences(name: str, moment: str) -> Iterator[None]:
+    """Turn whatever an environment's own code raises into a sentence that names it, without a traceback of ours."""
+    try:
+        yield
+    except (SetupError, EnvironmentFault):  # the second with its own exit code: a new start would not mend it
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception):
+            raise EnvironmentFault(ended_by_environment(name, error)) from error
+        raise SetupError(f"environment {name} fails {moment} ({type(error).__name__}: {error})") from error
 
 
 def _spaces(training: Settings) -> tuple[ObsSpace, ActionSpace] | None:

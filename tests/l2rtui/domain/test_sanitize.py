@@ -162,4 +162,39 @@ def test_last_words_are_the_last_line_that_is_no_record():
     lines = ["Traceback", "l2r-runtime: environment Foo-v0 is unknown", '{"l2r":"worker","time":1.5}', "  "]
     assert last_words(lines) == "environment Foo-v0 is unknown"
     assert last_words([]) == ""
+    assert last_words(["train.py FAILED", "=" * 60, "  "]) == "train.py FAILED"
     assert len(last_words(["x" * 10_000])) < 1_000
+
+
+TRACEBACK = ["Traceback (most recent call last):", '  File "train.py", line 3, in <module>', "    step()"]
+AGENT = [
+    "E1128 17:03:55 api.py:869] failed (exitcode: 1)",
+    *TRACEBACK,
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+    "=" * 60,
+    "train.py FAILED",
+    "Root Cause (first observed failure):",
+    "  exitcode  : 1 (pid: 27781) ",
+    "  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html",
+    "=" * 60,
+]
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ([*TRACEBACK, "KeyError: 'obs'", *AGENT], "KeyError: 'obs'"),
+        ([f"[rank0]: {line}" for line in (*TRACEBACK, "ValueError: boom")], "ValueError: boom"),
+        (
+            [*TRACEBACK, "RuntimeError: CUDA error: assert", "", "Compile with `TORCH_USE_CUDA_DSA` to enable it."],
+            "RuntimeError: CUDA error: assert",
+        ),
+        ([*TRACEBACK, "omegaconf.MissingError: lr", "", "Set HYDRA_FULL_ERROR=1."], "omegaconf.MissingError: lr"),
+        ([*TRACEBACK, "KeyError: 1", "", "During handling", "", *TRACEBACK, "AssertionError"], "AssertionError"),
+        ([*TRACEBACK, "KeyError: 1", "l2r-runtime: the environment failed"], "the environment failed"),
+        ([*TRACEBACK, "KeyError: 1", *["step"] * 100, "no more data"], "no more data"),
+        (AGENT, "traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"),
+    ],
+)  # fmt: skip
+def test_the_error_of_a_traceback_is_the_reason_and_not_what_is_printed_below_it(lines, words):
+    assert last_words(lines) == words

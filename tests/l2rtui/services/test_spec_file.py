@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import tempfile
 from pathlib import Path
 
 import jsonschema
@@ -185,7 +186,24 @@ def test_the_examples_load_and_fit_the_published_schema(path):
         ("kind: job\nname: j\njob: {command: [a]}\ntrain: {true: 1}\n", ":4: the name of a field is true or false"),
         ("kind: job\nname: j\njob: {command: [a]}\ntrain: {? [a] : 1}\n", ":4: the name of a field is a list"),
         ("kind: [job\nname: j\n", ":2: not YAML"),
-        ("a: 1\n---\nb: 2\n", "not YAML"),
+        ("kind: job\nname: j\njob: {program: x/a.py}\n", f"program: {Path(tempfile.gettempdir())}"),
+        (
+            'kind: job\nname: j\njob: {command: [a]}\nenv: {"A=B": 1}\n',
+            "env: no process can have the variable 'A=B'",
+        ),
+        ('kind: job\nname: j\njob: {command: [a], env: {"": 1}}\n', "env: no process can have the variable ''"),
+        ('kind: job\nname: j\njob: {command: [a], env: {X: "\\0"}}\n', "env: no process can have the variable 'X'"),
+        ('kind: job\nname: j\njob: {command: [sh, "\\0"]}\n', "job: its command has a NUL character"),
+        (
+            "a: 1\n---\nb: 2\n",
+            ":2: a second document begins here; a file holds one spec. Write each spec into a file",
+        ),
+        ("kind: job\nname: j\njob: {command: [a]}\nenv: {A: 1, B: null}\n", ":4: env.B is empty: expected true"),
+        ("kind: job\nname: j\njob: {command: [a], env: {A: x, B: [1]}}\n", ":3: job.env.B is [1]: expected true"),
+        (
+            "kind: job\nname: j\njob: {command: [a]}\nlimits: {wall: 12:30}\n",
+            "limits.wall: '12:30' is not a duration",
+        ),
         ("", "this file holds nothing"),
         ("- 1\n", "this file holds a list"),
         (b"name: \xff\xfe\n", "not YAML"),
@@ -198,6 +216,31 @@ def test_a_mistake_gets_a_sentence(write, text, sentence):
 
     assert sentence in str(caught.value)
     assert "Traceback" not in str(caught.value)
+
+
+NUMBERS = ("3.10", "00501", "1_000", "1e-3", "0x1F", "12:30", "2026-11-28", "1.50", "+5", "on", ".inf")
+NUMBER_VARIABLES = [(f"V{place}", text) for place, text in enumerate(NUMBERS)]
+"""Texts that YAML 1.1 reads as numbers, dates or booleans."""
+
+
+def test_a_variable_is_the_text_that_is_written(write):
+    env = ", ".join(f"{name}: {text}" for name, text in NUMBER_VARIABLES)
+    spec = f"kind: job\nname: j\ntrain: {{a: &a 1_000}}\nenv: {{{env}, A: *a}}\n"
+    loaded = spec_file.load(write(f"{spec}job: {{command: [a], env: {{{env}}}}}\n")).spec
+    assert loaded.env == (*NUMBER_VARIABLES, ("A", "1_000"))
+    assert loaded.sets[0].env == tuple(NUMBER_VARIABLES)
+    assert json.loads(loaded.train)["a"] == 1000, "elsewhere the number is one"
+
+    changes = [f"job.env.{name}={text}" for name, text in NUMBER_VARIABLES]
+    bare = "kind: job\nname: j\njob: {command: [a]}\n"
+    for overrides in (changes, [f"job.env={{{env}}}"]):
+        assert spec_file.load(write(bare), overrides).spec.sets[0].env == tuple(NUMBER_VARIABLES)
+
+
+def test_numbers_are_those_of_yaml_1_2(write):
+    values = "[010, 0x1F, 0o17, 1_000, 1e-4, .5, 1., -3, 12:30, 2026-11-28, 1.5e3]"
+    loaded = spec_file.load(write(f"kind: job\nname: j\njob: {{command: [a]}}\ntrain: {{x: {values}}}\n"))
+    assert json.loads(loaded.spec.train)["x"] == [10, 31, 15, 1000, 1e-4, 0.5, 1, -3, "12:30", "2026-11-28", 1500]
 
 
 @pytest.mark.parametrize(

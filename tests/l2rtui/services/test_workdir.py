@@ -264,7 +264,15 @@ def test_a_file_that_cannot_be_read_is_named(folder, monkeypatch):
         return real(path)
 
     monkeypatch.setattr(Path, "read_bytes", read_bytes)
-    with pytest.raises(SpecError, match=r"workdir: .*main.py cannot be read or stored: Permission denied"):
+    with pytest.raises(SpecError, match=r"workdir: .*main.py cannot be read: Permission denied"):
+        load(folder)
+
+
+def test_a_state_folder_that_cannot_be_written_is_not_blamed_on_the_files(folder, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc")
+    with pytest.raises(
+        SpecError, match=r"workdir: its archive cannot be written to /proc/l2rtui/workdirs: .*STATE_HO"
+    ):
         load(folder)
 
 

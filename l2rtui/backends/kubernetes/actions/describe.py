@@ -26,7 +26,7 @@ from l2rtui.backends.kubernetes.api.structs import (
     epoch,
 )
 from l2rtui.backends.kubernetes.state import pod_reason
-from l2rtui.domain.log import KubeEvent
+from l2rtui.domain.log import LAST_LINES, KubeEvent, last_words
 from l2rtui.domain.node import Node
 from l2rtui.domain.secret import is_secret_variable
 from l2rtui.domain.snapshot import PodView, RunView
@@ -158,14 +158,14 @@ async def explained(api: Api, pod: PodStruct, *, now: float) -> pod_reason.PodRe
 
 
 async def last_line(api: Api, namespace: str, pod: str, container: str) -> str:
-    """Return the last line that the newest process of a container has written; empty if it cannot be read."""
+    """Return the last words of the newest process of a container; empty if its log cannot be read."""
     # limitBytes: one "line" of a progress bar can be megabytes long.
-    query = {"tailLines": "1", "limitBytes": "4096"} | ({"container": container} if container else {})
+    query = {"tailLines": str(LAST_LINES), "limitBytes": "65536"} | ({"container": container} if container else {})
     try:
         body = await api.request("GET", KINDS["Pod"].path(namespace, pod, "log"), query=query, timeout_seconds=5.0)
     except ApiError:
         return ""
-    return body.decode("utf-8", "replace").strip()
+    return last_words(body.decode("utf-8", "replace").splitlines())
 
 
 # --- one kind each -----------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from l2rtui.backends.kubernetes.api.structs import (
     Terminated,
     epoch,
 )
+from l2rtui.domain.log import last_words
 from l2rtui.domain.status import exit_text
 
 PodReason = tuple[str, str]
@@ -400,8 +401,7 @@ def _last_words(ended: Terminated) -> str:
 
 
 def _last_line(ended: Terminated) -> str:
-    lines = (ended.message or "").strip().splitlines()
-    return _short(lines[-1]) if lines else ""
+    return _short(last_words((ended.message or "").splitlines()))
 
 
 def _oom() -> str:

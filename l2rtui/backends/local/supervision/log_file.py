@@ -34,7 +34,7 @@ MAX_LINE = 16 * 1024
 """Bytes after which a line is split, as container runtimes do (the CRI log format of containerd and CRI-O)."""
 _BEFORE_COPY = struct.Struct("<QQ")
 """Start of the file of output that is being copied: inode and size of the log before."""
-_TAIL_BYTES = 4096
+_TAIL_BYTES = 16_384
 """Bytes at the end of a log in which the last words of a process are searched."""
 KEPT_PROCESSES = 5
 """Number of processes of a pod whose logs are kept, including the current one."""

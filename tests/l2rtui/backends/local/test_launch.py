@@ -189,6 +189,64 @@ async def test_check_lets_the_runtime_judge_the_training_settings(lab, train, we
     assert sentence in finding.sentence
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "#!/bin/sh\r\ntrue\n",
+            "its interpreter '/bin/sh\\r' is not there, as its lines end like those of Windows",
+        ),
+        ("#! /no/such/python -u\n", "its interpreter '/no/such/python' is not there"),
+        ("true\n", "it has no first line that names an interpreter, such as #!/bin/sh"),
+        ("#!/bin/sh -e\ntrue\n", ""),
+    ],
+)
+async def test_a_script_that_the_kernel_cannot_start_is_refused_with_the_reason(lab, tmp_path, text, sentence):
+    script = tmp_path / "run.sh"
+    script.write_text(text, newline="")
+    script.chmod(0o755)
+    plan = await lab.plan(lab.set(command=(str(script),), slots=0))
+    finding = {checked.subject: checked for checked in await lab.backend.check(plan)}[str(script)]
+    assert (finding.severity == "refusal") is bool(sentence)
+    assert sentence in finding.sentence
+
+
+@pytest.mark.parametrize("word", ["python train.py", "cd", "FOO=1", "~/run.sh"])
+async def test_what_only_a_shell_reads_is_refused_with_a_list_of_words(lab, word):
+    plan = await lab.plan(lab.set(command=(word,), slots=0))
+    finding = {checked.subject: checked for checked in await lab.backend.check(plan)}[word]
+    assert finding.severity == "refusal"
+    assert finding.hint.startswith("No shell reads a command: write its words, [python, train.py]")
+
+
+async def test_an_environment_that_takes_long_is_a_warning_that_names_the_run(lab, monkeypatch):
+    monkeypatch.setattr("l2rtui.backends.local.preflight._CONFIG_SECONDS", 0.01)
+    plan = await lab.plan(lab.set(command=("l2r-runtime", "worker"), slots=0))
+    finding = {checked.subject: checked for checked in await lab.backend.check(plan)}["train"]
+    assert finding.severity == "warning"
+    assert "train of run: its environment has not made a step within 0.01 s" in finding.sentence
+
+
+async def test_an_environment_does_not_read_what_is_piped_to_the_command(lab, monkeypatch, tmp_path):
+    (tmp_path / "reads.py").write_text("import sys\nraise ValueError(f'got {sys.stdin.read()!r}')\n")
+    (tmp_path / "typed").write_text("next line of a loop")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    plan = await lab.plan(lab.set(command=("l2r-runtime", "worker"), slots=0))
+    run = plan.runs[0]
+    plan = LaunchPlan(
+        (replace(run, spec=replace(run.spec, train='{"environment":"reads:A-v0","algorithm":"ppo"}')),)
+    )
+    saved = os.dup(0)
+    try:
+        with (tmp_path / "typed").open() as typed:
+            os.dup2(typed.fileno(), 0)
+        finding = {checked.subject: checked for checked in await lab.backend.check(plan)}["train"]
+    finally:
+        os.dup2(saved, 0)
+        os.close(saved)
+    assert "got ''" in finding.sentence
+
+
 async def test_the_doctor_looks_at_everything(lab, monkeypatch):
     await lab.launch(lab.set("sleep", "600"))
     lab.kill_supervisor()

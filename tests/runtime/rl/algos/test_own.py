@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from runtime.base.errors import SetupError
 from runtime.base.training import SettingsError, from_mapping
 from runtime.rl.algos import plan as own
 from runtime.rl.algos.method_config import ReplayConfig
@@ -23,6 +24,14 @@ class Calm(SAC):
     @dataclass(frozen=True, slots=True)
     class Config(SACConfig):
         calm: float = 1.0
+
+class Double(Calm):
+    def policy_weights(self):
+        return super().policy_weights().double()
+
+class Short(Calm):
+    def policy_weights(self):
+        return super().policy_weights()[:-1]
 
 class Nothing: ...
 
@@ -52,6 +61,12 @@ def test_a_class_of_ones_own_is_built_with_its_own_settings(module):
     method = build(plan, 0, "cpu")
     assert isinstance(method, SAC)
     assert type(method).__name__ == "Calm"
+
+
+@pytest.mark.parametrize(("name", "form"), [("Double", "torch.float64"), ("Short", r"torch.float32 \(\d+,\)")])
+def test_weights_that_no_worker_can_read_are_refused(module, name, form):
+    with pytest.raises(SetupError, match=rf"{name}: policy_weights returns {form}.*; expected torch.float32"):
+        build(plan_of(f"{module}:{name}"), 0, "cpu")
 
 
 @pytest.mark.parametrize(

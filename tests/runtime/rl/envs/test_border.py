@@ -207,6 +207,28 @@ def test_an_action_that_no_policy_gives_is_a_sentence(space: Any) -> None:
         make_vector_env(NAME, 1, options={"action_space": space})
 
 
+NOTHING = spaces.Box(-1.0, 1.0, (0,))
+
+
+@pytest.mark.parametrize("space", [NOTHING, spaces.Dict({"a": NOTHING})], ids=repr)
+def test_an_observation_without_a_number_is_a_sentence(space: Any) -> None:
+    with pytest.raises(ValueError, match=f"^{NAME}: observations of .* have no number; give one"):
+        make_vector_env(NAME, 1, options={"space": space})
+
+
+@pytest.mark.parametrize("space", [NOTHING, spaces.Box(-1.0, 1.0, (2, 0))], ids=repr)
+def test_an_action_without_a_number_is_a_sentence(space: Any) -> None:
+    with pytest.raises(ValueError, match=f"^{NAME}: actions of .* have no number; a policy needs"):
+        make_vector_env(NAME, 1, options={"action_space": space})
+
+
+@pytest.mark.parametrize("space", [spaces.Box(-2.0, 3.0, ()), spaces.Box(-2.0, 3.0, (2, 2))], ids=repr)
+def test_an_action_has_the_shape_of_its_space(space: spaces.Box) -> None:
+    env: Any = make_vector_env(NAME, 1, options={"action_space": space})
+    drive(env, 3)
+    assert all(space.contains(action) for action in env.envs[0].unwrapped.taken)
+
+
 @pytest.mark.parametrize("kind", ["observation_space", "action_space"])
 @pytest.mark.parametrize("options", [{}, {"frame_stack": 2}])
 def test_a_space_that_is_lacking_is_named(

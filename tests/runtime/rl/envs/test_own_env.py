@@ -162,6 +162,7 @@ def test_the_example_has_at_most_fifty_lines_and_its_settings_are_checked():
         (("def observe", "def watch"), "has no method observe"),
         (("obs_space, action_space = ObsSpace(2)", "obs_space, action_space = 2"), "obs_space is int; expected"),
         (("obs_space, action_space =", "obs, action_space ="), "obs_space is missing; expected ObsSpace of"),
+        (("ActionSpace(1, (3,))", "ActionSpace(0)"), "action_space has the size 0; expected at least one number"),
         (("step_draws = 1, 2", "step_draws = 1, -2"), "step_draws is -2; expected a whole number from 0"),
         (('return {"hour": (3', 'return [] and {"hour": (3'), r"start returns list as the state; expected a dict"),
         (("new_zeros(len(draws), 2)", "new_zeros(2)"), r"'noise' has the shape \(2,\); expected \(4, ...\)"),

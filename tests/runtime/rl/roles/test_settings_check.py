@@ -9,7 +9,7 @@ import gymnasium
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 
-from runtime.base.errors import SetupError
+from runtime.base.errors import EnvironmentFault, SetupError
 from runtime.base.training import parse
 from runtime.rl.roles.launch_context import plan_of
 from runtime.rl.roles.settings_check import check_settings, try_environment
@@ -74,3 +74,56 @@ def test_a_learner_makes_its_environment_once_and_closes_it(monkeypatch):
     assert words == ["open", "close"]
     assert plan == plan_of(training)
     assert words == ["open", "close"] * 2
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """A function that registers a class and returns the settings of a run in it."""
+
+    def register(kind):
+        name = "tests/Own-v0"
+        monkeypatch.setitem(gymnasium.registry, name, gymnasium.envs.registration.EnvSpec(name, kind))
+        return parse(json.dumps({"environment": name, "algorithm": "ppo"}))
+
+    return register
+
+
+def test_what_an_environment_sets_for_torch_does_not_reach_the_networks(registered):
+    import torch
+
+    class Sets(CartPoleEnv):
+        def __init__(self):
+            super().__init__()
+            torch.set_default_dtype(torch.float64)
+
+        def reset(self, **options):
+            torch.set_grad_enabled(False)
+            torch.set_num_threads(torch.get_num_threads() + 1)
+            return super().reset(**options)
+
+    before = torch.get_num_threads()
+    try:
+        try_environment(registered(Sets))
+        assert torch.get_default_dtype() is torch.float32
+        assert torch.is_grad_enabled()
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_grad_enabled(True)
+        torch.set_num_threads(before)
+
+
+def test_an_environment_that_fails_or_ends_the_process_when_it_is_made_is_named(registered):
+    class Fails(CartPoleEnv):
+        def __init__(self):
+            raise AttributeError("no simulator")
+
+    class Ends(CartPoleEnv):
+        def __init__(self):
+            sys.exit(0)
+
+    with pytest.raises(
+        SetupError, match=r"environment tests/Own-v0 fails when it is made \(AttributeError: no sim"
+    ):
+        try_environment(registered(Fails))
+    with pytest.raises(EnvironmentFault, match=r"ended the process \(tests/Own-v0 raised SystemExit\(0\)\)"):
+        try_environment(registered(Ends))
