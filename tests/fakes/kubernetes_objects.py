@@ -48,6 +48,7 @@ class Failure:
         status: HTTP status; 0 cuts the connection.
         times: Number of requests that fail.
         is_done: The request is executed anyway, and only its answer is lost.
+        page: Page of a proxy, instead of the API server's Status.
     """
 
     method: str
@@ -58,6 +59,7 @@ class Failure:
     name: str = ""
     headers: dict[str, str] = field(default_factory=dict)
     is_done: bool = False
+    page: str = ""
 
 
 class StatusError(Exception):
@@ -441,6 +443,8 @@ async def _version(_: web.Request) -> web.Response:
 
 
 def _failed(request: web.Request, failure: Failure) -> web.Response:
+    if failure.page:
+        return web.Response(text=failure.page, status=failure.status)
     if failure.status:
         return _status(failure.status, failure.reason, **failure.headers)
     assert request.transport is not None

@@ -21,6 +21,7 @@ from urllib.parse import quote, urlsplit
 from l2rtui import __version__
 from l2rtui.backends.kubernetes.api.credentials import Credentials, make_credentials
 from l2rtui.backends.kubernetes.api.errors import (
+    PROXY,
     ApiError,
     MissingRight,
     RequestInfo,
@@ -54,6 +55,8 @@ JSON: Final = "application/json"
 FIELD_MANAGER: Final = "l2rtui"
 """Owner of the fields that we write (server-side apply), and the product in the ``User-Agent`` header."""
 _CONNECT_SECONDS = 10.0
+_BUSY_SECONDS: Final = 1.0
+"""Pause after 429 without Retry-After, as load balancers send it; API servers ask for this second themselves."""
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _REVIEWS: Final = "/apis/authorization.k8s.io/"
 """POSTs that ask for a permission and change nothing."""
@@ -124,8 +127,8 @@ class Connection:
                     return b"".join(parts)
             except ApiError as error:
                 # No other error is retried here: only the caller knows whether a write may be repeated.
-                pause = error.retry_after_seconds if error.is_busy else None
-                if pause is None or time.monotonic() + pause >= until:
+                pause = _BUSY_SECONDS if error.retry_after_seconds is None else error.retry_after_seconds
+                if not error.is_busy or time.monotonic() + pause >= until:
                     raise
                 await asyncio.sleep(max(pause, 0.1))
             except (NoAnswerError, OSError, TimeoutError) as error:
@@ -328,9 +331,12 @@ def decode_json(request: RequestInfo, body: bytes) -> Any:
     try:
         return bounded_json.decode(body)
     except ValueError as error:
-        raise ApiError(
-            f"The answer to {request} is not JSON.", "Is there a proxy or a log-in page before the API server?"
-        ) from error
+        raise not_understood(request, "JSON") from error
+
+
+def not_understood(request: RequestInfo, form: str) -> ApiError:
+    """Create the error for a successful response that has another form than the API server's."""
+    return ApiError(f"The answer to {request} is not {form}.", PROXY)
 
 
 def _redirected(request: RequestInfo, error: RedirectError) -> ApiError:

@@ -101,7 +101,7 @@ async def gone_namespaces(api: Api) -> tuple[str, ...]:
         except ApiError as error:
             if error.is_unauthorized:
                 raise
-            return f"The namespace {name} does not exist." if error.reason == "NotFound" else ""
+            return f"The namespace {name} does not exist." if error.is_not_found else ""
         is_going = isinstance(status, dict) and status.get("phase") == "Terminating"
         return f"The namespace {name} is being deleted, with all that is in it." if is_going else ""
 

@@ -66,7 +66,7 @@ class Cluster:
             return await self._review(request)
         if parts[1] == "apis" and len(parts) <= 4:
             group = self.groups.get(request.path)
-            return web.json_response(group or {}, status=200 if group else 404)
+            return web.json_response(group) if group else web.Response(text="404 page not found\n", status=404)
         if kind == "version":
             return web.json_response({"major": "1", "minor": "29"})
         if parts[-2] == "namespaces":
