@@ -7,6 +7,7 @@ import pytest
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.structs import NodeStruct, PodStruct
+from l2rtui.backends.kubernetes.extended_resources import Unit, unit_of
 from l2rtui.backends.kubernetes.state.gpu_usage import read_gpu_usage
 from l2rtui.backends.kubernetes.state.node_devices import NodeDevices, SlotRule, read_devices
 from l2rtui.domain.ledger import DeviceUsage
@@ -368,7 +369,7 @@ UNKNOWN = (DeviceUsage(None),)
     [
         ({"nvidia.com/a100": "1"}, 4),
         ({"nvidia.com/rtxa6000": 2}, 8),
-        ({"nvidia.com/pgpu": "1"}, 4),
+        ({"nvidia.com/l40s": "1"}, 4),
         ({"nvidia.com/gpu-shared-a": "2"}, 2),
         ({"nvidia.com/gpumem": "3000"}, 1),
         ({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}, 4),
@@ -531,3 +532,14 @@ def test_our_own_pod_with_several_gpus_has_them_whole():
     mine = pod(container({NV: "1,3"}), meta=_ours(**{labels.GPU: "1_3"}))
     whole = tuple(DeviceUsage(gpu, slot) for gpu in (1, 3) for slot in range(4))
     assert read_gpu_usage(mine, EIGHT, ()).devices == whole
+
+
+@pytest.mark.parametrize("name", ["nvidia.com/pgpu", "nvidia.com/GA102GL_A10", "nvidia.com/GRID_T4-1Q"])
+def test_a_gpu_for_virtual_machines_is_handed_out_by_its_plugin_alone(name):
+    # NVIDIA/kubevirt-gpu-device-plugin: its driver is VFIO, so no variable shows such a GPU to a container.
+    assert unit_of(name) is Unit.PLUGIN
+
+
+@pytest.mark.parametrize("name", ["nvidia.com/a100", "nvidia.com/rtxa6000", "nvidia.com/rtx3090_24gb"])
+def test_a_renamed_gpu_is_one_of_containers(name):
+    assert unit_of(name) is Unit.WHOLE
