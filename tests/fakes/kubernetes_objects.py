@@ -79,6 +79,7 @@ class ObjectServer:
         granted: All actions allowed to the user, in the form of Roles; None for everything that is not denied.
         failures: Future failures, each used up by its ``times``.
         hooks: Called after each executed request, with method, kind and name.
+        mutations: Policies that change an object before it is created, as webhooks do.
         requests: Method, kind and name of every request for objects, in order.
         calls: The right that each of these requests needs.
         reviews: The rights requested by access reviews of the client, with the scope of the question.
@@ -95,6 +96,7 @@ class ObjectServer:
         self.granted: set[Call] | None = None
         self.failures: list[Failure] = []
         self.hooks: list[Callable[[str, str, str], None]] = []
+        self.mutations: list[Callable[[Manifest], None]] = []
         self.requests: list[tuple[str, str, str]] = []
         self.calls: set[Call] = set()
         self.reviews: set[Call] = set()
@@ -248,6 +250,8 @@ class ObjectServer:
     # --- objects ---
 
     def _create(self, item: Manifest, kind: str, namespace: str, *, is_dry: bool = False) -> Manifest:
+        for mutate in self.mutations:
+            mutate(item)
         meta = item.setdefault("metadata", {})
         if "name" not in meta:
             meta["name"] = f"{meta['generateName']}{next(self._uids):05d}"

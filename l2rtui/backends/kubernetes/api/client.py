@@ -205,7 +205,24 @@ class Api(Connection):
 
     async def visible_namespaces(self, kind: str) -> tuple[str | None, ...]:
         """Return the namespaces in which to list a kind: the user's, (None,) for all, or the context's own."""
-        return self.namespaces or ((None,) if await self.can("list", kind, None) else (self.namespace,))
+        return self.namespaces or ((None,) if await self.may_list_all(kind, ("list",)) else (self.namespace,))
+
+    async def may_list_all(self, kind: str, verbs: tuple[str, ...] = ("list", "watch")) -> bool:
+        """Return True if all objects of a kind may be listed and watched."""
+        try:
+            return all([await self.can(verb, kind, None) for verb in verbs])
+        except ApiError as error:
+            if not (error.is_forbidden or error.is_not_found or error.status >= 500):
+                raise
+        # Some servers forbid access reviews, and an admission webhook that is down can fail them like everything
+        # that is created: a list of one object is equivalent.
+        try:
+            await self.get_json(KINDS[kind].path(None), {"limit": "1"})
+        except ApiError as error:
+            if not error.is_forbidden:
+                raise
+            return False
+        return True
 
     async def _write(
         self, method: str, path: str, body: object, query: Mapping[str, str] | None = None, content_type: str = JSON

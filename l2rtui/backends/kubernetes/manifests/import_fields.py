@@ -168,7 +168,7 @@ def node_fields(pod_spec: Mapping[str, Any]) -> str:
 
 
 def names_node(key: str, value: object, node: str = "") -> bool:
-    """Return True if an entry of a node selector is meant for one node: its host name, or its name as a placeholder.
+    """Return True if an entry of a node selector means one node: by host name, or by a placeholder for its name.
 
     Args:
         node: The node whose name placeholders have become; empty before they are filled in.

@@ -402,7 +402,7 @@ def test_a_pod_has_the_host_name_by_which_its_own_service_names_it(load):
     assert "hostname" not in pods(with_ip)[0]
 
 
-# --- labels in a node selector: README files of HAMi, gpu-operator, AWS and GKE choose GPUs by them ----------------
+# --- labels in a node selector: examples of HAMi, gpu-operator, AWS and GKE choose GPUs by them -------------------
 def test_other_labels_of_a_node_selector_stay_and_choose_slots(load):
     fields = "nodeSelector: {disk: ssd, kubernetes.io/hostname: node-b, rack: '{{NODE}}'}"
     request = load(POD.format(fields=fields, container=PINNED))

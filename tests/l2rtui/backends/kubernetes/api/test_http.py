@@ -185,7 +185,7 @@ async def test_a_proxys_page_says_nothing_about_objects_and_permissions(status):
             await api.request("GET", "/api/v1/namespaces/ml/pods/p")
         await api.close()
     error = caught.value
-    assert not (error.is_forbidden or error.is_not_found or error.is_denied)
+    assert [error.is_forbidden, error.is_not_found, error.is_denied] == [False] * 3
     assert str(error) == (
         "The server did not read pods/p in the namespace ml: No entry. "
         "Is there a proxy or a log-in page before the API server?"

@@ -111,6 +111,8 @@ class Cluster:
 
     async def _review(self, request):
         self.reviews += 1
+        if "selfsubjectaccessreviews" in self.failing:
+            return refusal(500, "InternalError", 'failed calling webhook "w": connection refused')
         if not self.has_reviews:
             return refusal(403, "Forbidden", "no reviews")
         attributes = (await request.json())["spec"]["resourceAttributes"]

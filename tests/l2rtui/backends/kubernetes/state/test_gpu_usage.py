@@ -195,6 +195,13 @@ def test_our_own_pods_hold_the_slots_of_their_seat():
     assert read_gpu_usage(on_cpu, CPU, (5,)).devices == (DeviceUsage(0, 5),)
 
 
+def test_our_own_pod_whose_variables_a_policy_took_away_is_said():
+    meta = {**_ours(), "annotations": {labels.BINDING: "env"}}
+    hidden = read_gpu_usage(pod(container({NV: "none", CU: ""}), meta=meta), EIGHT, (1,))
+    assert hidden.flags == ("names no device, its plan says 3",)
+    assert hidden.devices == (DeviceUsage(3, 1),)
+
+
 def test_our_own_pod_on_another_node_or_gpu_than_planned_is_said():
     moved = read_gpu_usage(pod(container({NV: "3"}), meta=_ours(**{labels.HOST: "m"})), EIGHT, (1,))
     assert moved.flags == ("is on n, its plan says m",)
