@@ -160,10 +160,10 @@ def check_changed(
     if sent["kind"] != "Pod":
         return
     before, after = sent["spec"], created.get("spec") or {}
-    wanted, selector = before.get("nodeSelector") or {}, after.get("nodeSelector") or {}
-    node = next((node for node in nodes if _host_name(node) == wanted.get(labels.HOSTNAME)), None)
+    sent_selector, selector = before.get("nodeSelector") or {}, after.get("nodeSelector") or {}
+    node = next((node for node in nodes if _host_name(node) == sent_selector.get(labels.HOSTNAME)), None)
     own = dict(node.labels) if node is not None else {}
-    added = [f"{key}={value}" for key, value in selector.items() if wanted.get(key) != value]
+    added = [f"{key}={value}" for key, value in selector.items() if sent_selector.get(key) != value]
     unmet = [rule for rule in added if own and own.get(rule.partition("=")[0]) != rule.partition("=")[2]]
     if node is not None and unmet:
         sentence = (
@@ -181,9 +181,9 @@ def check_changed(
         for name, value in _device_variables(container).items():
             if values.get(name) != value:
                 changes.append(f"sets {name} of {container['name']} to {values.get(name)!r} instead of {value!r}")
-    kept = (created.get("metadata") or {}).get("labels") or {}
+    marks = (created.get("metadata") or {}).get("labels") or {}
     for key, value in (sent["metadata"].get("labels") or {}).items():
-        if key.startswith(labels.PREFIX) and kept.get(key) != value:
+        if key.startswith(labels.PREFIX) and marks.get(key) != value:
             changes.append(f"changes the label {key}")
     if changes:
         sentence = f"a policy of the cluster {', '.join(changes)}: its pods may not get what the plan says"

@@ -132,7 +132,7 @@ class Connection:
                     raise
                 await asyncio.sleep(max(pause, 0.1))
             except (NoAnswerError, OSError, TimeoutError) as error:
-                raise _unanswered(request, self.server, error, timeout_seconds) from error
+                raise _unanswered(request, self._path_to_server, error, timeout_seconds) from error
 
     async def get_json(self, path: str, query: Query | None = None) -> Any:
         """GET a path and decode the response. Raises ApiError like request(), and if the body is not JSON (a proxy,
@@ -166,7 +166,7 @@ class Connection:
                 while chunk := await answer.read_some():
                     yield chunk
         except (NoAnswerError, OSError, TimeoutError) as error:
-            raise _unanswered(request, self.server, error, idle_timeout_seconds) from error
+            raise _unanswered(request, self._path_to_server, error, idle_timeout_seconds) from error
 
     async def websocket(
         self,
@@ -201,7 +201,7 @@ class Connection:
             except RedirectError as error:
                 raise _redirected(request, error) from error
             except (NoAnswerError, OSError, TimeoutError) as error:
-                raise _unanswered(request, self.server, error, _CONNECT_SECONDS) from error
+                raise _unanswered(request, self._path_to_server, error, _CONNECT_SECONDS) from error
         raise AssertionError  # pragma: no cover  (the last round returns or raises)
 
     async def choose_encoding(self) -> None:
@@ -219,6 +219,14 @@ class Connection:
             await self.session.close()
         await self._lean.close()
         await self._sockets.close()
+
+    @property
+    def _path_to_server(self) -> str:
+        """The server for messages, with the proxy before it: most failures behind one are the proxy's."""
+        if not self._proxy:
+            return self.server
+        parts = urlsplit(self._proxy)  # without a password
+        return f"{self.server} through the proxy {parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
     # --- inside ----------------------------------------------------------------------------------------------
     @contextlib.asynccontextmanager
@@ -349,7 +357,9 @@ def _unanswered(request: RequestInfo, server: str, error: BaseException, seconds
     if isinstance(error, TimeoutError):
         return unanswered_error(request, server, f"nothing came for {seconds:.0f} s")
     is_refused = isinstance(error, ConnectionRefusedError) or getattr(error, "is_refused", False)
-    return unanswered_error(request, server, str(error) or type(error).__name__, is_refused=is_refused)
+    # asyncio's own text, "Connect call failed ('10.0.0.1', 6443)", does not say that nothing listens there.
+    cause = "the connection was refused" if is_refused else str(error) or type(error).__name__
+    return unanswered_error(request, server, cause, is_refused=is_refused)
 
 
 def _http_time(date: str) -> float:
