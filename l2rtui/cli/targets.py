@@ -102,6 +102,12 @@ def _nothing(target: str, snapshot: ClusterSnapshot) -> NotFoundError:
 
 
 def _no_run(target: str, snapshot: ClusterSnapshot) -> NotFoundError:
+    orphans = [pod for pod in snapshot.pods.values() if pod.run == target.partition("/")[0]]
+    if orphans:
+        left = f"{counted(len(orphans), 'pod')} of it {'is' if len(orphans) == 1 else 'are'} left"
+        return NotFoundError(
+            f"The run {orphans[0].run} is gone, and {left}.", "Remove what is left: `l2rtui leaks --clean`."
+        )
     runs = sorted(run.name for run in snapshot.runs.values())
     pods = [pod.name for pod in snapshot.pods.values()]
     there = f"the runs are {listed(runs)}" if runs else "there are no runs"

@@ -188,11 +188,16 @@ class Obstacle(Struct, frozen=True):
 _MAX_NAMES: Final = 3
 _NO_NODE_HAS: Final = "no node has"
 _NO_NODE_OFFERS: Final = "no node offers it"
+_NO_OPEN_NODE: Final = "no node that its pods may use offers it"
 _BLOCKING: Final = ("NoSchedule", "NoExecute")
 _CONDITIONS: Final = "node.kubernetes.io/"
 """Prefix of Kubernetes' own taints, which only repeat that a node is not ready or is cordoned."""
 _NAME_FIELD: Final = "metadata.name"
 """Node field that affinity may match in addition to labels (matchFields)."""
+
+
+_SYSTEM: Final = "kubernetes.io/os"
+_LINUX: Final = "linux"
 
 
 def obstacle(part: SetSpec, name: str, node: Node | NodeLedger) -> Obstacle | None:
@@ -207,6 +212,14 @@ def obstacle(part: SetSpec, name: str, node: Node | NodeLedger) -> Obstacle | No
         kind = "label" if is_plain else "labels that match"
         hint = "Correct pod.node_selector or pod.template, or choose another node with --on."
         return Obstacle(f"no {kind} {text}, which the set {part.name} needs", hint)
+    system = dict(node.labels).get(_SYSTEM, _LINUX)
+    if system != _LINUX and not any(rule.key == _SYSTEM for rules in scheduling.alternatives for rule in rules):
+        hint = (
+            f"Choose another node with --on; a set of {system} names it in pod.node_selector: {_SYSTEM}: {system}."
+        )
+        return Obstacle(
+            f"the operating system {system}, and the image of the set {part.name} is one of Linux", hint
+        )
     for taint in node.taints:
         is_blocking = taint.effect in _BLOCKING and not taint.key.startswith(_CONDITIONS)
         if is_blocking and not any(toleration.tolerates(taint) for toleration in scheduling.tolerations):
@@ -727,11 +740,14 @@ def _lacking_units(part: SetSpec, nodes: Sequence[str], closed: Collection[str],
     """Return the number of units that a replica lacks, and the number that each node has left for it."""
     units = counted_units(part)
     offers: dict[str, list[str]] = {}
-    names, pinned = [], []
+    names, pinned, has_closed = [], [], False
     for node in nodes:
         ledger = counts.ledger_of(node)
         name = counted_resource(part, ledger)
-        if not name or ledger.counts is None or node in closed:
+        if not name or ledger.counts is None:
+            continue
+        if node in closed:
+            has_closed = True
             continue
         names.append(name)
         left, count = counts.left(node, name), ledger.counts[name]
@@ -741,7 +757,7 @@ def _lacking_units(part: SetSpec, nodes: Sequence[str], closed: Collection[str],
     resource = " or ".join(dict.fromkeys(names)) or part.pod.device or NVIDIA_GPU
     what = f"{units} {resource} on one node" if units > 1 else resource
     if not offers:
-        return f"{what}: {_NO_NODE_OFFERS}"
+        return f"{what}: {_NO_OPEN_NODE if has_closed else _NO_NODE_OFFERS}"
     parts = [
         f"{count} on {', '.join(where) if len(where) <= _MAX_NAMES else f'{len(where)} nodes'}"
         for count, where in offers.items()

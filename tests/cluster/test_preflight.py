@@ -118,7 +118,7 @@ async def test_a_claim_for_one_node_is_refused_to_pods_on_two(backend, namespace
     }
     kubectl("create", "-f", "-", stdin=json.dumps(claim))
     _, found = await judged(backend, mounts=(Mount("/data", claim="data"),))
-    words = "it is ReadWriteOnce, and pods on phortx1, phortx2 would mount it: all nodes but one would never start"
+    words = "it is ReadWriteOnce, and pods on phortx1, phortx2 would mount it: all but one node would wait for ever"
     assert bool(refusal(found, words)) is is_refused, found
     if not is_refused:
         assert any("pods wait until it gets a volume" in text for text in found), found

@@ -48,6 +48,7 @@ class Failure:
         status: HTTP status; 0 cuts the connection.
         times: Number of requests that fail.
         is_done: The request is executed anyway, and only its answer is lost.
+        page: Page of a proxy, instead of the API server's Status.
     """
 
     method: str
@@ -58,6 +59,7 @@ class Failure:
     name: str = ""
     headers: dict[str, str] = field(default_factory=dict)
     is_done: bool = False
+    page: str = ""
 
 
 class StatusError(Exception):
@@ -77,6 +79,7 @@ class ObjectServer:
         granted: All actions allowed to the user, in the form of Roles; None for everything that is not denied.
         failures: Future failures, each used up by its ``times``.
         hooks: Called after each executed request, with method, kind and name.
+        mutations: Policies that change an object before it is created, as webhooks do.
         requests: Method, kind and name of every request for objects, in order.
         calls: The right that each of these requests needs.
         reviews: The rights requested by access reviews of the client, with the scope of the question.
@@ -93,6 +96,7 @@ class ObjectServer:
         self.granted: set[Call] | None = None
         self.failures: list[Failure] = []
         self.hooks: list[Callable[[str, str, str], None]] = []
+        self.mutations: list[Callable[[Manifest], None]] = []
         self.requests: list[tuple[str, str, str]] = []
         self.calls: set[Call] = set()
         self.reviews: set[Call] = set()
@@ -246,6 +250,8 @@ class ObjectServer:
     # --- objects ---
 
     def _create(self, item: Manifest, kind: str, namespace: str, *, is_dry: bool = False) -> Manifest:
+        for mutate in self.mutations:
+            mutate(item)
         meta = item.setdefault("metadata", {})
         if "name" not in meta:
             meta["name"] = f"{meta['generateName']}{next(self._uids):05d}"
@@ -441,6 +447,8 @@ async def _version(_: web.Request) -> web.Response:
 
 
 def _failed(request: web.Request, failure: Failure) -> web.Response:
+    if failure.page:
+        return web.Response(text=failure.page, status=failure.status)
     if failure.status:
         return _status(failure.status, failure.reason, **failure.headers)
     assert request.transport is not None

@@ -7,7 +7,8 @@ plugin: each is a device with one slot, and the plugin chooses which one a pod g
 Sources: NVIDIA/k8s-device-plugin (``nvidia.com/gpu``, ``.shared``, MIG strategy ``mixed``, ``rename``), the
 national research platform's table of GPUs, ROCm/k8s-device-plugin, intel/intel-device-plugins-for-kubernetes
 (``i915`` and ``xe`` are the two kernel drivers), Project-HAMi/HAMi, volcano-sh/devices,
-AliyunContainerService/gpushare-scheduler-extender, tkestack/gpu-manager.
+AliyunContainerService/gpushare-scheduler-extender, tkestack/gpu-manager,
+NVIDIA/kubevirt-gpu-device-plugin.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ _PARTS: Final = (
     r"(?i)nvidia\.com/(gpumem|gpucores|gpumem-percentage|gpumem_percentage|priority)|volcano\.sh/v?gpu-\w+(-\w+)?"
     r"|(aliyun\.com|tencent\.com|run\.ai|runai\.io|kai\.scheduler|amd\.com|gpu\.intel\.com)/.+|4pd\.io/vgpu-?\w+"
 )
+_OF_MACHINES: Final = r"nvidia\.com/(pgpu|[A-Z]{2}\d{3}[A-Z]*_.+|(GRID|NVIDIA)_.+)"
+"""GPUs, whole or virtual, that a node hands to virtual machines: the driver of containers does not see them."""
 _NETWORK: Final = r"(nvidia|amd)\.com/(.*[-_.])?(hostdev|rdma|sriov|roce|infiniband|ib|nic|mlnx\w*|vfs?)\b.*"
 
 
@@ -54,7 +57,7 @@ def unit_of(name: str) -> Unit:
     """Return the meaning of one unit of a resource."""
     if re.fullmatch(_NETWORK, name):
         return Unit.NONE
-    if re.fullmatch(_OTHER, name):
+    if re.fullmatch(_OTHER, name) or re.fullmatch(_OF_MACHINES, name):
         return Unit.PLUGIN
     if re.fullmatch(_SHARES, name):
         return Unit.SHARE

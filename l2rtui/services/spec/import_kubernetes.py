@@ -147,7 +147,7 @@ def _parsed(text: str, names: list[str]) -> list[Any]:
         return _MARK.format(len(names) - 1)
 
     # ``{{NAME}}`` without quotes is not valid YAML, so a plain word replaces each placeholder until after parsing.
-    text = import_yaml.PLACEHOLDER.sub(mark, text)
+    text = import_fields.PLACEHOLDER.sub(mark, text)
     if text.lstrip().startswith("{") and (objects := _json_objects(text)) is not None:
         return objects
     return bounded_yaml.load_all(text, max_values=MAX_VALUES)

@@ -47,7 +47,7 @@ _SWITCHES: Final = (
     "--with_etcd",
 )
 """Flags of torchrun without a value."""
-_RUN_OWNED: Final = ("nodeName", "nodeSelector", "hostname", "subdomain", "resourceClaims")
+_RUN_OWNED: Final = ("nodeName", "hostname", "subdomain", "resourceClaims")
 _MAIN: Final = "main"
 _ETCD_PORTS: Final = (2379, 2380)
 _RECOMMENDED: Final = "app.kubernetes.io/"

@@ -55,6 +55,11 @@ def test_where_no_room_is_found_what_cannot_be_seen_is_said():
     assert sentences(judge([spec()], blind), Severity.WARNING) == []
 
 
+def test_who_sees_no_slot_is_not_told_to_wait_for_one():
+    (hint,) = {item.hint for item in judge([spec()], ClusterSnapshot()) if item.severity is Severity.REFUSAL}
+    assert hint == "No slot can be seen: `l2rtui check` says which right is missing."
+
+
 @pytest.mark.parametrize(
     ("specs", "runs", "words"),
     [

@@ -153,6 +153,58 @@ def check_dropped(subject: str, sent: Manifest, created: Mapping[str, Any]) -> F
     return Finding(Severity.WARNING, subject, sentence, "Correct the name, or ask for a newer server.")
 
 
+def check_changed(
+    subject: str, sent: Manifest, created: Mapping[str, Any], nodes: Iterable[Node]
+) -> Iterable[Finding]:
+    """Yield what policies changed of a pod that was sent as a dry run, as far as its place depends on it."""
+    if sent["kind"] != "Pod":
+        return
+    before, after = sent["spec"], created.get("spec") or {}
+    sent_selector, selector = before.get("nodeSelector") or {}, after.get("nodeSelector") or {}
+    node = next((node for node in nodes if _host_name(node) == sent_selector.get(labels.HOSTNAME)), None)
+    own = dict(node.labels) if node is not None else {}
+    added = [f"{key}={value}" for key, value in selector.items() if sent_selector.get(key) != value]
+    unmet = [rule for rule in added if own and own.get(rule.partition("=")[0]) != rule.partition("=")[2]]
+    if node is not None and unmet:
+        sentence = (
+            f"a policy of the cluster adds the node selector {', '.join(unmet)}, which {node.name} does not meet"
+        )
+        yield Finding(
+            Severity.REFUSAL, subject, sentence, "Choose another node with --on, or ask an administrator."
+        )
+    changes = []
+    if before.get("schedulerName", _SCHEDULER) != after.get("schedulerName", _SCHEDULER):
+        changes.append(f"sends its pods to the scheduler {after['schedulerName']}")
+    containers = {container.get("name"): container for container in after.get("containers") or ()}
+    for container in before["containers"]:
+        values = _device_variables(containers.get(container["name"], container))
+        for name, value in _device_variables(container).items():
+            if values.get(name) != value:
+                changes.append(f"sets {name} of {container['name']} to {values.get(name)!r} instead of {value!r}")
+    marks = (created.get("metadata") or {}).get("labels") or {}
+    for key, value in (sent["metadata"].get("labels") or {}).items():
+        if key.startswith(labels.PREFIX) and marks.get(key) != value:
+            changes.append(f"changes the label {key}")
+    if changes:
+        sentence = f"a policy of the cluster {', '.join(changes)}: its pods may not get what the plan says"
+        yield Finding(Severity.WARNING, subject, sentence, "Ask an administrator to exempt the namespace.")
+
+
+_SCHEDULER: Final = "default-scheduler"
+
+
+def _host_name(node: Node) -> str:
+    return dict(node.labels).get(labels.HOSTNAME, node.name)
+
+
+def _device_variables(container: Manifest) -> dict[str, Any]:
+    return {
+        item["name"]: item.get("value")
+        for item in container.get("env") or ()
+        if item.get("name") in gpu_binding.DEVICE_VARIABLES
+    }
+
+
 _MANY_NODES: Final = ("ReadWriteMany", "ReadOnlyMany")
 _ONE_POD: Final = "ReadWriteOncePod"
 _COUNTED: Final = {

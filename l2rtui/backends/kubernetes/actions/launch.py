@@ -76,6 +76,8 @@ class ObjectCreator:
             task = asyncio.ensure_future(request())
             self._requests.add(task)
             task.add_done_callback(self._requests.discard)
+            # Nobody waits for it any more if another request fails first.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
             return await asyncio.shield(task)
 
     async def wait_idle(self) -> None:

@@ -268,9 +268,9 @@ async def _dry_run(
     pods = pods if may_try else []
     slots = asyncio.Semaphore(_AT_ONCE)
 
-    async def send(manifest: Manifest) -> Finding | None:
+    async def send(manifest: Manifest) -> list[Finding]:
         async with slots:
-            return await _dry_run_object(api, manifest)
+            return await _dry_run_object(api, manifest, snapshot)
 
     # The domain's preflight reports a name that is taken; each object would only repeat it.
     new = [item for item in objects if item["metadata"]["labels"][labels.RUN] not in existing_runs]
@@ -281,7 +281,7 @@ async def _dry_run(
     results, name_findings = await asyncio.gather(
         asyncio.gather(*map(send, (*new, *pods))), _name_conflicts(api, others, namespace)
     )
-    findings: dict[str, Finding] = {item.sentence: item for item in (*results, *name_findings) if item is not None}
+    findings: dict[str, Finding] = {item.sentence: item for items in (*results, name_findings) for item in items}
     if findings:
         return list(findings.values())
     # A plan without placed replicas has no pods, whatever the rights are.
@@ -316,7 +316,7 @@ def _name_taken(kind: str, name: str, existing: Manifest) -> Finding:
     return Finding(Severity.REFUSAL, subject, f"{subject} is there already{whose}", hint)
 
 
-async def _dry_run_object(api: Api, manifest: Manifest) -> Finding | None:
+async def _dry_run_object(api: Api, manifest: Manifest, snapshot: ClusterSnapshot) -> list[Finding]:
     name = manifest["metadata"].get("name") or manifest["metadata"]["generateName"].rstrip("-")
     subject = f"{manifest['kind']} {name}"
     try:
@@ -328,15 +328,17 @@ async def _dry_run_object(api: Api, manifest: Manifest) -> Finding | None:
                 existing = await api.find(
                     manifest["kind"], manifest["metadata"].get("namespace") or api.namespace, name
                 )
-            return _name_taken(manifest["kind"], name, existing or {})
+            return [_name_taken(manifest["kind"], name, existing or {})]
         if error.is_not_found and manifest["kind"] in scheduling.GANG_KINDS and "page not found" in error.detail:
-            return None  # the cluster does not serve this kind, which check_queues() reports
+            return []  # the cluster does not serve this kind, which check_queues() reports
         # A webhook that does not support dry runs reports that; it says nothing about the object.
         if "dry run" in error.detail or error.is_unreachable or error.status >= 500:
-            return Finding(Severity.WARNING, subject, f"{manifest['kind']}s could not be tried: {error.detail}")
+            return [Finding(Severity.WARNING, subject, f"{manifest['kind']}s could not be tried: {error.detail}")]
         detail = "" if error.missing else error.detail  # a missing permission has its own, shorter sentence
-        return Finding(Severity.REFUSAL, subject, (detail or error.message).rstrip("."), error.hint)
-    return capacity_checks.check_dropped(subject, manifest, created)
+        return [Finding(Severity.REFUSAL, subject, (detail or error.message).rstrip("."), error.hint)]
+    dropped = capacity_checks.check_dropped(subject, manifest, created)
+    changed = capacity_checks.check_changed(subject, manifest, created, snapshot.nodes.values())
+    return [*([dropped] if dropped is not None else []), *changed]
 
 
 def _pods(objects: Iterable[Manifest]) -> Iterable[Manifest]:

@@ -134,7 +134,7 @@ class KubernetesRecords:
         try:
             config_map = await api.read("ConfigMap", namespace, labels.run_object(place.run))
         except ApiError as error:
-            return error.reason == "NotFound"  # a proxy's own 404 has no reason of Kubernetes
+            return error.is_not_found
         return _place(config_map).run_id != place.run_id
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from l2rtui.backends.kubernetes.api.credentials import Credentials, make_credentials
 from l2rtui.backends.kubernetes.api.errors import ApiError, RequestInfo
-from l2rtui.backends.kubernetes.api.http import FIELD_MANAGER, JSON, Connection, decode_json
+from l2rtui.backends.kubernetes.api.http import FIELD_MANAGER, JSON, Connection, decode_json, not_understood
 from l2rtui.backends.kubernetes.api.kubeconfig import Access, impersonating, load_access
 from l2rtui.backends.kubernetes.api.login import EksSigner
 from l2rtui.backends.kubernetes.api.resources import KINDS, KindPath, kind_of
@@ -90,7 +90,9 @@ class Api(Connection):
                 # already read.
                 items, query = [], {key: value for key, value in base.items() if key != "limit"}
                 continue
-            items += [item for item in answer.get("items") or [] if isinstance(item, dict)]
+            if "items" not in answer:  # it would look like an empty list
+                raise not_understood(RequestInfo("GET", path), "a list")
+            items += [item for item in answer["items"] or [] if isinstance(item, dict)]
             token = _object(answer.get("metadata")).get("continue")
             if not token:
                 return items
@@ -192,7 +194,9 @@ class Api(Connection):
             except ApiError as error:
                 if not error.is_not_found:
                     raise
-                answer = {}
+                answer = {"versions": ()}
+            if "versions" not in answer:  # it would look like a group that is not served
+                raise not_understood(RequestInfo("GET", f"/apis/{group}"), "an API group")
             first = _object(answer.get("preferredVersion")).get("version")
             names = [str(_object(version).get("version", "")) for version in answer.get("versions") or []]
             # Cached for the life of the client: groups only change when the cluster is upgraded.
@@ -201,7 +205,24 @@ class Api(Connection):
 
     async def visible_namespaces(self, kind: str) -> tuple[str | None, ...]:
         """Return the namespaces in which to list a kind: the user's, (None,) for all, or the context's own."""
-        return self.namespaces or ((None,) if await self.can("list", kind, None) else (self.namespace,))
+        return self.namespaces or ((None,) if await self.may_list_all(kind, ("list",)) else (self.namespace,))
+
+    async def may_list_all(self, kind: str, verbs: tuple[str, ...] = ("list", "watch")) -> bool:
+        """Return True if all objects of a kind may be listed and watched."""
+        try:
+            return all([await self.can(verb, kind, None) for verb in verbs])
+        except ApiError as error:
+            if not (error.is_forbidden or error.is_not_found or error.status >= 500):
+                raise
+        # Some servers forbid access reviews, and an admission webhook that is down can fail them like everything
+        # that is created: a list of one object is equivalent.
+        try:
+            await self.get_json(KINDS[kind].path(None), {"limit": "1"})
+        except ApiError as error:
+            if not error.is_forbidden:
+                raise
+            return False
+        return True
 
     async def _write(
         self, method: str, path: str, body: object, query: Mapping[str, str] | None = None, content_type: str = JSON

@@ -7,7 +7,7 @@ The server's text is raw: screens and the command line sanitise it before displa
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -32,7 +32,6 @@ _REASONS = {
 }
 _HINTS = {
     "Unauthorized": "Log in to the cluster again, then repeat it.",
-    "Forbidden": "Ask an administrator for this right; `l2rtui check` lists what is missing.",
     "TooManyRequests": "The server is busy: try again in a moment.",
     "ServiceUnavailable": "The server is starting or overloaded: try again in a moment.",
 }
@@ -40,6 +39,17 @@ _HINTS = {
 _MISSING = re.compile(
     r'User "([^"]*)" cannot (\S+) resource "([^"]*)" in API group "([^"]*)"( at the cluster scope)?'
 )
+_DENIED = re.compile(r'User "[^"]*" cannot ')
+"""Beginning of every authorizer's message; admission control refuses with the same status and reason."""
+_NO_RIGHT = "Ask an administrator for this right; `l2rtui check` lists what is missing."
+_NO_ADMISSION = "A policy of the cluster forbids it: change the spec, or ask an administrator."
+PROXY: Final = "Is there a proxy or a log-in page before the API server?"
+_NO_PATH = "404 page not found"
+"""The API server's own text for a path of a group or version that it does not serve."""
+_TAG = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
+_MOST_OF_PAGE, _MOST_SHOWN = 1 << 13, 300
+_OF_OBJECTS = (403, 404, 405)
+"""Statuses that say something about an object or a permission if the API server sends them."""
 _REFUSED = "ConnectionRefused"
 
 
@@ -63,10 +73,13 @@ class ApiError(BackendError):
         reason: ``reason`` of the server's Status, such as ``AlreadyExists`` or ``Conflict``; empty without one.
         detail: ``message`` of the server's Status.
         retry_after_seconds: Value of the ``Retry-After`` header; None without one.
+        is_foreign: A proxy or log-in page responded instead of the API server, so 403 and 404 say nothing about
+            permissions and objects.
         is_repeated: The request was already sent on a connection that broke, and may have been carried out then.
         missing: Missing permission that caused the refusal; None for other causes or other authorizers' messages.
     """
 
+    is_foreign: bool = False
     is_repeated: bool = False
     missing: MissingRight | None = None
 
@@ -94,7 +107,7 @@ class ApiError(BackendError):
     @property
     def is_not_found(self) -> bool:
         """True if the object, or its kind, does not exist."""
-        return self.status == 404
+        return self.status == 404 and not self.is_foreign
 
     @property
     def is_conflict(self) -> bool:
@@ -109,12 +122,12 @@ class ApiError(BackendError):
     @property
     def is_forbidden(self) -> bool:
         """True if the user lacks the permission."""
-        return self.status == 403
+        return self.status == 403 and not self.is_foreign
 
     @property
     def is_denied(self) -> bool:
         """True if this kind cannot be listed by this user on this server: forbidden, unknown, or not listable."""
-        return self.status in (403, 404, 405)
+        return self.status in (403, 404, 405) and not self.is_foreign
 
     @property
     def is_final(self) -> bool:
@@ -171,17 +184,28 @@ def response_error(request: RequestInfo, status: int, body: bytes, retry_after: 
     """Create the error for a response with a status of 300 or more; the body is a Status object, or anything
     else.
     """
-    reason, detail = _REASONS.get(status, ""), ""
+    reason, detail, is_foreign = _REASONS.get(status, ""), "", True
     try:
         parsed = bounded_json.loads(body)
     except ValueError:
         # A proxy or load balancer responded: the beginning of its page is the only hint.
-        detail = body[:300].decode("utf-8", "replace").strip()
+        detail = _page_text(body)
+        is_foreign = not detail.startswith(_NO_PATH)
     else:
         if isinstance(parsed, dict):
             reason = _text(parsed.get("reason")) or reason
             detail = _text(parsed.get("message"))
-    return status_error(request, status, reason, detail, _seconds(retry_after))
+            is_foreign = parsed.get("kind") != "Status"
+    error = status_error(request, status, reason, detail, _seconds(retry_after))
+    if is_foreign and status in _OF_OBJECTS:
+        error.is_foreign, error.hint = True, PROXY
+    return error
+
+
+def _page_text(body: bytes) -> str:
+    """Return the beginning of a page without its markup."""
+    text = body[:_MOST_OF_PAGE].decode("utf-8", "replace")
+    return " ".join(_TAG.sub(" ", text).split())[:_MOST_SHOWN]
 
 
 def status_error(
@@ -191,7 +215,7 @@ def status_error(
     cause = _missing_permission(detail) or detail or reason or f"HTTP {status}"
     error = ApiError(
         f"The server did not {request}: {cause.rstrip('.')}.",
-        _HINTS.get(reason, ""),
+        _refusal_hint(detail) if status == 403 else _HINTS.get(reason, ""),
         status=status,
         reason=reason,
         detail=detail,
@@ -200,6 +224,10 @@ def status_error(
     if status == 403 and (match := _MISSING.search(detail)):
         error.missing = MissingRight(*match.group(2, 3, 4))
     return error
+
+
+def _refusal_hint(detail: str) -> str:
+    return _NO_RIGHT if not detail or _DENIED.search(detail) else _NO_ADMISSION
 
 
 def _missing_permission(detail: str) -> str:

@@ -21,6 +21,7 @@ from urllib.parse import quote, urlsplit
 from l2rtui import __version__
 from l2rtui.backends.kubernetes.api.credentials import Credentials, make_credentials
 from l2rtui.backends.kubernetes.api.errors import (
+    PROXY,
     ApiError,
     MissingRight,
     RequestInfo,
@@ -54,6 +55,8 @@ JSON: Final = "application/json"
 FIELD_MANAGER: Final = "l2rtui"
 """Owner of the fields that we write (server-side apply), and the product in the ``User-Agent`` header."""
 _CONNECT_SECONDS = 10.0
+_BUSY_SECONDS: Final = 1.0
+"""Pause after 429 without Retry-After, as load balancers send it; API servers ask for this second themselves."""
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _REVIEWS: Final = "/apis/authorization.k8s.io/"
 """POSTs that ask for a permission and change nothing."""
@@ -124,12 +127,12 @@ class Connection:
                     return b"".join(parts)
             except ApiError as error:
                 # No other error is retried here: only the caller knows whether a write may be repeated.
-                pause = error.retry_after_seconds if error.is_busy else None
-                if pause is None or time.monotonic() + pause >= until:
+                pause = _BUSY_SECONDS if error.retry_after_seconds is None else error.retry_after_seconds
+                if not error.is_busy or time.monotonic() + pause >= until:
                     raise
                 await asyncio.sleep(max(pause, 0.1))
             except (NoAnswerError, OSError, TimeoutError) as error:
-                raise _unanswered(request, self.server, error, timeout_seconds) from error
+                raise _unanswered(request, self._path_to_server, error, timeout_seconds) from error
 
     async def get_json(self, path: str, query: Query | None = None) -> Any:
         """GET a path and decode the response. Raises ApiError like request(), and if the body is not JSON (a proxy,
@@ -163,7 +166,7 @@ class Connection:
                 while chunk := await answer.read_some():
                     yield chunk
         except (NoAnswerError, OSError, TimeoutError) as error:
-            raise _unanswered(request, self.server, error, idle_timeout_seconds) from error
+            raise _unanswered(request, self._path_to_server, error, idle_timeout_seconds) from error
 
     async def websocket(
         self,
@@ -198,7 +201,7 @@ class Connection:
             except RedirectError as error:
                 raise _redirected(request, error) from error
             except (NoAnswerError, OSError, TimeoutError) as error:
-                raise _unanswered(request, self.server, error, _CONNECT_SECONDS) from error
+                raise _unanswered(request, self._path_to_server, error, _CONNECT_SECONDS) from error
         raise AssertionError  # pragma: no cover  (the last round returns or raises)
 
     async def choose_encoding(self) -> None:
@@ -216,6 +219,14 @@ class Connection:
             await self.session.close()
         await self._lean.close()
         await self._sockets.close()
+
+    @property
+    def _path_to_server(self) -> str:
+        """The server for messages, with the proxy before it: most failures behind one are the proxy's."""
+        if not self._proxy:
+            return self.server
+        parts = urlsplit(self._proxy)  # without a password
+        return f"{self.server} through the proxy {parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
     # --- inside ----------------------------------------------------------------------------------------------
     @contextlib.asynccontextmanager
@@ -328,9 +339,12 @@ def decode_json(request: RequestInfo, body: bytes) -> Any:
     try:
         return bounded_json.decode(body)
     except ValueError as error:
-        raise ApiError(
-            f"The answer to {request} is not JSON.", "Is there a proxy or a log-in page before the API server?"
-        ) from error
+        raise not_understood(request, "JSON") from error
+
+
+def not_understood(request: RequestInfo, form: str) -> ApiError:
+    """Create the error for a successful response that has another form than the API server's."""
+    return ApiError(f"The answer to {request} is not {form}.", PROXY)
 
 
 def _redirected(request: RequestInfo, error: RedirectError) -> ApiError:
@@ -343,7 +357,9 @@ def _unanswered(request: RequestInfo, server: str, error: BaseException, seconds
     if isinstance(error, TimeoutError):
         return unanswered_error(request, server, f"nothing came for {seconds:.0f} s")
     is_refused = isinstance(error, ConnectionRefusedError) or getattr(error, "is_refused", False)
-    return unanswered_error(request, server, str(error) or type(error).__name__, is_refused=is_refused)
+    # asyncio's own text, "Connect call failed ('10.0.0.1', 6443)", does not say that nothing listens there.
+    cause = "the connection was refused" if is_refused else str(error) or type(error).__name__
+    return unanswered_error(request, server, cause, is_refused=is_refused)
 
 
 def _http_time(date: str) -> float:

@@ -439,8 +439,8 @@ class ObjectList(KubeStruct, Generic[T], frozen=True):
     others.
     """
 
+    items: list[T] | None  # Go encodes an empty slice as null; an answer without items is no list
     metadata: ListMeta = ListMeta()
-    items: list[T] | None = None  # Go encodes an empty slice as null
 
 
 class WatchEvent(KubeStruct, frozen=True):

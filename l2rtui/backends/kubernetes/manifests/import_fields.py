@@ -38,6 +38,7 @@ prefix.
 """
 _TOKEN_VOLUME: Final = re.compile(r"kube-api-access-[a-z0-9]{5}|.*-token-[a-z0-9]{5}")
 """Volume with the service account token, which admission adds to each pod."""
+PLACEHOLDER: Final = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
 _NODE_KEYS: Final = (labels.HOSTNAME, "metadata.name")
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _ACCELERATOR: Final = re.compile(r"gpu|nvidia|cuda|neuron|tpu|habana|gaudi|npu|ascend|mlu|dcu", re.IGNORECASE)
@@ -144,12 +145,13 @@ def _token_volumes(pod: Document, path: str) -> list[str]:
 
 # --- fields that bind a node --------------------------------------------------------------------------------
 def node_fields(pod_spec: Mapping[str, Any]) -> str:
-    """Return the fields by which a pod template chooses one node or label, as one clause; empty without any.
+    """Return the fields by which a pod template chooses one node, as one clause; empty without any.
 
     Kubernetes requires all of them: a node name with a selector of another node creates pods that the kubelet
     refuses, and a ReplicaSet replaces those without end (kubernetes/kubernetes#120160).
     """
-    selector, name = mapping(pod_spec, "nodeSelector"), pod_spec.get("nodeName")
+    selector = {key: value for key, value in mapping(pod_spec, "nodeSelector").items() if names_node(key, value)}
+    name = pod_spec.get("nodeName")
     bound = [f"node selector ({named(selector)})"] if selector else []
     bound += [f"nodeName {name}"] if name else []
     terms = items(mapping(mapping(mapping(pod_spec, "affinity"), "nodeAffinity"), _REQUIRED), "nodeSelectorTerms")
@@ -165,15 +167,38 @@ def node_fields(pod_spec: Mapping[str, Any]) -> str:
     return ", ".join(bound)
 
 
-def bind_node(pod_spec: Document, hostname: str) -> None:
+def names_node(key: str, value: object, node: str = "") -> bool:
+    """Return True if an entry of a node selector means one node: by host name, or by a placeholder for its name.
+
+    Args:
+        node: The node whose name placeholders have become; empty before they are filled in.
+    """
+    return key in _NODE_KEYS or bool(PLACEHOLDER.search(str(value))) or (bool(node) and str(value) == node)
+
+
+def bind_node(pod_spec: Document, node: str, hostname: str) -> None:
     """Bind a pod template to the node of its slot, replacing its own choice of nodes by name."""
     pod_spec.pop("nodeName", None)
-    pod_spec["nodeSelector"] = {labels.HOSTNAME: hostname}
-    without_hostnames(pod_spec)
+    pod_spec["nodeSelector"] = {**_labels_of_nodes(pod_spec, node), labels.HOSTNAME: hostname}
+    _drop_affinity_to_nodes(pod_spec)
 
 
 def without_hostnames(pod_spec: Document) -> None:
-    """Remove requirements on node names from the node affinity of a pod template."""
+    """Remove requirements on node names from the node selector and the node affinity of a pod template."""
+    if pod_spec.get("nodeSelector"):
+        pod_spec["nodeSelector"] = _labels_of_nodes(pod_spec)
+        if not pod_spec["nodeSelector"]:
+            del pod_spec["nodeSelector"]
+    _drop_affinity_to_nodes(pod_spec)
+
+
+def _labels_of_nodes(pod_spec: Mapping[str, Any], node: str = "") -> Document:
+    """Return the entries of a node selector that more than one node can meet."""
+    selector = mapping(pod_spec, "nodeSelector")
+    return {key: value for key, value in selector.items() if not names_node(key, value, node)}
+
+
+def _drop_affinity_to_nodes(pod_spec: Document) -> None:
     node = mapping(mapping(pod_spec, "affinity"), "nodeAffinity")
     terms = items(mapping(node, _REQUIRED), "nodeSelectorTerms")
     if not terms:

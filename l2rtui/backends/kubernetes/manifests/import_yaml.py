@@ -42,7 +42,6 @@ from l2rtui.domain.workload import (
 from l2rtui.errors import SpecError
 from runtime.base import bounded_json
 
-PLACEHOLDER: Final = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
 KNOWN: Final = {
     "SEED": "seed",
     "RUN": "run",
@@ -154,7 +153,9 @@ def filled(value: Any, values: Mapping[str, str]) -> Any:
     """
     return with_texts(
         value,
-        lambda text: PLACEHOLDER.sub(lambda match: values.get(KNOWN.get(match[1], ""), match[0]), text),
+        lambda text: import_fields.PLACEHOLDER.sub(
+            lambda match: values.get(KNOWN.get(match[1], ""), match[0]), text
+        ),
     )
 
 
@@ -172,7 +173,7 @@ def with_texts(value: Any, changed: Callable[[str], str]) -> Any:
 def placeholders(value: Any) -> set[str]:
     """Return names of the placeholders in a value."""
     if isinstance(value, str):
-        return set(PLACEHOLDER.findall(value))
+        return set(import_fields.PLACEHOLDER.findall(value))
     inner: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return {name for item in inner for name in placeholders(item)}
 
@@ -512,11 +513,11 @@ def _drop_requests(
 
 
 def _scheduling(reading: _Import, subject: str, pod_spec: Mapping[str, Any]) -> Scheduling:
-    """Return tolerations and node affinity of a template, without the nodes that it names.
+    """Return tolerations, node selector and affinity of a template, without the nodes that it names.
 
     If placeholders name its nodes, only the server can check them.
     """
-    fields = {key: copy.deepcopy(pod_spec.get(key)) for key in ("tolerations", "affinity")}
+    fields = {key: copy.deepcopy(pod_spec.get(key)) for key in ("tolerations", "nodeSelector", "affinity")}
     if placeholders(fields["affinity"]):
         fields["affinity"] = None
     import_fields.without_hostnames(fields)

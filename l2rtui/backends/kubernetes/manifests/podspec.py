@@ -355,7 +355,7 @@ def _imported(
         for container in spec["containers"]:
             container["image"] = run.spec.image
     if pod.node:
-        import_fields.bind_node(spec, server.hostname(pod.node))
+        import_fields.bind_node(spec, pod.node, server.hostname(pod.node))
     return {
         "metadata": {
             "labels": {**(meta.get("labels") or {}), **own_labels},

@@ -31,6 +31,7 @@ from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.structs import Container, EnvVar, PodStruct, Quantities
 from l2rtui.backends.kubernetes.extended_resources import MIG, WHOLE, Unit, is_device, unit_of
 from l2rtui.backends.kubernetes.state.node_devices import NodeDevices, quantity
+from l2rtui.domain.kinds import Binding
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import device_index, device_name
 from l2rtui.domain.quantity import whole_number
@@ -266,6 +267,8 @@ def _own_pod_usage(
     if others and devices.has_gpus:
         flags[f"names device {', '.join(map(str, others))}, its plan says {device_name(gpu)}"] = None
         return usages
+    if not usages and gpu >= 0 and devices.has_gpus and pod.metadata.annotation(labels.BINDING) == Binding.ENV:
+        flags[f"names no device, its plan says {device_name(gpu)}"] = None  # a policy took its variables away
     if planned_slots:
         return tuple(DeviceUsage(gpu, slot) for slot in planned_slots)
     return (DeviceUsage(gpu),)

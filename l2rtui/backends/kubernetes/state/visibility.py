@@ -18,7 +18,6 @@ from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.decode import UndecodedObject
 from l2rtui.backends.kubernetes.api.errors import ApiError, MissingRight
 from l2rtui.backends.kubernetes.api.list_pages import Scope
-from l2rtui.backends.kubernetes.api.resources import KINDS
 
 _OWN_KINDS: Final = ("ReplicaSet", "StatefulSet", "Job", "ConfigMap")
 _MOST_NAMED = 3
@@ -60,7 +59,7 @@ async def find_visibility(api: Api, claims_namespace: str = "") -> Visibility:
         claims_namespace: Namespace in which all users claim and reserve slots, as the settings name it.
     """
     visibility, shared_namespace = await asyncio.gather(
-        _visibility_of_rows(api), shared_claims(api, claims_namespace)
+        _visibility_of_rows(api), _readable_claims(api, claims_namespace)
     )
     is_apart = shared_namespace and shared_namespace not in visibility.run_namespaces
     # Without the permission reservations are not shown, which is not worth a message on every screen.
@@ -88,6 +87,16 @@ async def shared_claims(api: Api, setting: str = "") -> str:
     return labels.CLAIMS_NAMESPACE if api.has_shared_claims else ""
 
 
+async def _readable_claims(api: Api, setting: str) -> str:
+    """Return the shared namespace; empty also while a broken admission webhook fails the question for rights."""
+    try:
+        return await shared_claims(api, setting)
+    except ApiError as error:
+        if error.status < 500:
+            raise
+        return ""
+
+
 async def gone_namespaces(api: Api) -> tuple[str, ...]:
     """Return a sentence for each namespace of runs that does not exist, or is being deleted.
 
@@ -101,7 +110,7 @@ async def gone_namespaces(api: Api) -> tuple[str, ...]:
         except ApiError as error:
             if error.is_unauthorized:
                 raise
-            return f"The namespace {name} does not exist." if error.reason == "NotFound" else ""
+            return f"The namespace {name} does not exist." if error.is_not_found else ""
         is_going = isinstance(status, dict) and status.get("phase") == "Terminating"
         return f"The namespace {name} is being deleted, with all that is in it." if is_going else ""
 
@@ -117,7 +126,7 @@ async def may_claim(api: Api, namespace: str) -> bool:
 
 async def _visibility_of_rows(api: Api) -> Visibility:
     is_cluster_wide, has_nodes, resource_api = await asyncio.gather(
-        _may_list_all(api, "Pod"), _may_list_all(api, "Node"), _resource_api(api)
+        api.may_list_all("Pod"), api.may_list_all("Node"), _resource_api(api)
     )
     run_namespaces = api.namespaces or (api.namespace,)
     namespaces: tuple[str | None, ...] = (None,) if is_cluster_wide else run_namespaces
@@ -177,23 +186,6 @@ async def _may_read(api: Api, kind: str, namespace: str | None) -> bool:
         return await api.can("list", kind, namespace) and await api.can("watch", kind, namespace)
     except ApiError:
         return False
-
-
-async def _may_list_all(api: Api, kind: str) -> bool:
-    """Return True if all objects of a kind may be listed and watched."""
-    try:
-        return await api.can("list", kind, None) and await api.can("watch", kind, None)
-    except ApiError as error:
-        if not (error.is_forbidden or error.is_not_found):
-            raise
-    # Some servers forbid access reviews themselves: a list of one object is equivalent.
-    try:
-        await api.get_json(KINDS[kind].path(None), {"limit": "1"})
-    except ApiError as error:
-        if not error.is_forbidden:
-            raise
-        return False
-    return True
 
 
 def advice(right: MissingRight) -> str:

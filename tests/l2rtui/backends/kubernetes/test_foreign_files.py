@@ -7,6 +7,9 @@ import json
 import pytest
 
 from l2rtui.domain.kinds import Binding
+from l2rtui.domain.ledger import build_ledger
+from l2rtui.domain.node import Gpu, Node, Resource
+from l2rtui.domain.placement import obstacle, place
 from l2rtui.domain.preflight import Severity
 from l2rtui.domain.workload import Kind, Queue, QueueSystem, with_seeds
 from l2rtui.services.spec import spec_file
@@ -397,3 +400,40 @@ def test_a_pod_has_the_host_name_by_which_its_own_service_names_it(load):
     assert "the host name of its pod is the new name of the Service" in said(request)
     with_ip = load(NAMED_PODS.replace(", clusterIP: None", ", ports: [{port: 80}]"))
     assert "hostname" not in pods(with_ip)[0]
+
+
+# --- labels in a node selector: examples of HAMi, gpu-operator, AWS and GKE choose GPUs by them -------------------
+def test_other_labels_of_a_node_selector_stay_and_choose_slots(load):
+    fields = "nodeSelector: {disk: ssd, kubernetes.io/hostname: node-b, rack: '{{NODE}}'}"
+    request = load(POD.format(fields=fields, container=PINNED))
+    (part,) = request.spec.sets
+    (pod,) = pods(request)
+    assert "in place of its node selector (kubernetes.io/hostname: node-b, rack: {{NODE}})" in said(request)
+    assert pod["nodeSelector"] == {"disk": "ssd", "kubernetes.io/hostname": "phortx1"}
+    assert [str(rule) for rule in part.pod.scheduling.alternatives[0]] == ["disk=ssd"]
+    reason = obstacle(part, "n", Node("n", labels=(("disk", "hdd"),)))
+    assert reason is not None
+    assert "no label disk=ssd" in reason.reason
+
+
+def test_a_node_of_another_operating_system_is_open_only_to_sets_that_name_it(load):
+    windows = Node("n", labels=(("kubernetes.io/os", "windows"),))
+    plain, own = (
+        load(POD.format(fields=fields, container=PINNED)).spec.sets[0]
+        for fields in ("hostPID: true", "nodeSelector: {kubernetes.io/os: windows}")
+    )
+    reason = obstacle(plain, "n", windows)
+    assert reason is not None
+    assert "the operating system windows" in reason.reason
+    assert obstacle(own, "n", windows) is None
+
+
+def test_a_device_on_closed_nodes_alone_is_said_to_be_there(load):
+    fields = "nodeSelector: {disk: ssd}"
+    container = "{name: c, image: i, command: [a], resources: {limits: {nvidia.com/gpu: 1}}}"
+    spec = load(POD.format(fields=fields, container=container)).spec
+    gpus = (Gpu("n", 0, slots=1),)
+    node = Node("n", gpus, labels=(("disk", "hdd"),), resources=(Resource("nvidia.com/gpu", 1, 1),))
+    (conflict,) = place([spec], build_ledger([node], ())).conflicts
+    assert "no node offers it" not in conflict
+    assert "node n has no label disk=ssd" in conflict

@@ -167,3 +167,16 @@ async def test_a_lease_that_cannot_be_written_is_in_the_receipt(cluster, server)
     reason = {item.kind: item.reason for item in receipt.left}["Lease"]
     assert reason.startswith("1 could not be removed")
     assert "lacks the right to delete leases. Ask an administrator" in reason
+
+
+@pytest.mark.parametrize(("status", "page"), [(403, "<h1>Blocked</h1>"), (404, "default backend"), (200, "{}")])
+@pytest.mark.parametrize("kind", ["Lease", "Job", "Endpoints"])
+async def test_what_a_proxy_keeps_from_being_counted_is_not_nothing(cluster, server, kind, status, page):
+    await cluster.launch(pins="n1/0.0-1")
+    server.failures = [Failure("GET", kind, status, times=-1, page=page)]
+    _, receipt = await destroyed(cluster, server)
+    assert any(item.kind == kind and "could not be counted" in item.reason for item in receipt.left)
+    server.failures = []
+    _, receipt = await destroyed(cluster, server)
+    assert receipt.left == ()
+    assert server.names() == ["Node/n1"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from contextlib import aclosing
 
 import pytest
 
@@ -156,3 +158,18 @@ async def test_a_wave_that_never_runs_stops_the_launch_with_a_sentence(cluster, 
     server.runs_controllers = False
     steps = await cluster.launch(replicas=4, pins="n1/0.0-3", wave=2)
     assert "only 0 of the 2 pods before it run" in steps[-1].error
+
+
+async def test_requests_that_fail_after_the_launch_was_given_up_leave_no_traceback(cluster, server):
+    plan = await cluster.plan(replicas=4, pins="n1/0.0-1,n1/1.0-1")
+    invalid, busy = Failure("POST", "ReplicaSet", 422), Failure("POST", "ReplicaSet", 429)
+    busy.headers = {"Retry-After": "0.2"}
+    server.failures = [invalid, busy, Failure("POST", "ReplicaSet", 422)]
+    reports = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, report: reports.append(report))
+    async with aclosing(launching.launch(cluster.context, plan)) as steps:
+        async for step in steps:
+            if step.error:
+                break
+    gc.collect()
+    assert reports == []

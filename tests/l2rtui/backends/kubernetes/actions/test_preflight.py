@@ -333,3 +333,41 @@ async def test_fields_of_pods_are_named_and_owned_ones_refuse(cluster):
         item for item in await check_plan(cluster.context, elsewhere) if item.severity is Severity.REFUSAL
     ]
     assert "pod.template cannot set spec.nodeName" in refused.sentence
+
+
+def _selects(pod):
+    pod["spec"]["nodeSelector"]["team"] = "a"
+
+
+def _hides(pod):
+    pod["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]
+
+
+def _reschedules(pod):
+    pod["spec"]["schedulerName"] = "other"
+
+
+def _relabels(pod):
+    del pod["metadata"]["labels"][labels.HOST]
+
+
+@pytest.mark.parametrize(
+    ("policy", "severity", "sentence"),
+    [
+        (_selects, Severity.REFUSAL, "adds the node selector team=a, which n1 does not meet"),
+        (_hides, Severity.WARNING, "sets NVIDIA_VISIBLE_DEVICES of main to 'none' instead of '0'"),
+        (_reschedules, Severity.WARNING, "sends its pods to the scheduler other"),
+        (_relabels, Severity.WARNING, "changes the label l2rtui.io/host"),
+    ],
+)
+async def test_what_a_policy_changes_of_the_place_of_a_pod_is_said(cluster, server, policy, severity, sentence):
+    server.mutations.append(lambda item: policy(item) if item["kind"] == "Pod" else None)
+    finding = (await findings(cluster))["Pod r-w"]
+    assert finding.severity is severity
+    assert sentence in finding.sentence
+
+
+async def test_a_node_selector_of_a_policy_that_the_node_meets_is_no_finding(cluster, server):
+    server.objects["Node", "", "n1"]["metadata"]["labels"]["team"] = "a"
+    server.mutations.append(lambda item: _selects(item) if item["kind"] == "Pod" else None)
+    assert "Pod r-w" not in await findings(cluster)

@@ -172,3 +172,55 @@ async def test_a_server_that_never_completes_a_handshake_is_said_to_be_silent_as
             await api.request("GET", "/version", timeout_seconds=30.0)
         await api.close()
         await is_over.wait()
+
+
+@pytest.mark.parametrize("status", [403, 404, 405])
+async def test_a_proxys_page_says_nothing_about_objects_and_permissions(status):
+    async def answer(_):
+        return web.Response(text="<head><style>h1 {}</style></head><h1>No\n entry</h1>", status=status)
+
+    async with serving(Server(on_request=answer)) as server:
+        api = server.api()
+        with pytest.raises(ApiError) as caught:
+            await api.request("GET", "/api/v1/namespaces/ml/pods/p")
+        await api.close()
+    error = caught.value
+    assert [error.is_forbidden, error.is_not_found, error.is_denied] == [False] * 3
+    assert str(error) == (
+        "The server did not read pods/p in the namespace ml: No entry. "
+        "Is there a proxy or a log-in page before the API server?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "hint"),
+    [
+        ('pods is forbidden: User "a" cannot list resource "pods" in API group "" in the namespace "b"', "right"),
+        ('forbidden: User "system:anonymous" cannot get path "/api"', "right"),
+        ('pods "p" is forbidden: failed quota: q3: must specify requests.cpu', "policy"),
+        ('pods "p" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot != true', "policy"),
+        ('admission webhook "validation.gatekeeper.sh" denied the request: you must have a team label', "policy"),
+    ],
+)
+async def test_a_refused_admission_is_no_missing_right(message, hint):
+    async def answer(_):
+        return refusal(403, "Forbidden", message)
+
+    async with serving(Server(on_request=answer)) as server:
+        api = server.api()
+        with pytest.raises(ApiError) as caught:
+            await api.request("POST", "/api/v1/namespaces/ml/pods", body={})
+        await api.close()
+    assert hint in caught.value.hint
+
+
+async def test_a_busy_load_balancer_that_names_no_time_is_asked_again():
+    answers = [web.Response(text="slow down", status=429), web.json_response({"kind": "Pod"})]
+
+    async def answer(_):
+        return answers.pop(0)
+
+    async with serving(Server(on_request=answer)) as server:
+        api = server.api()
+        assert await api.get_json("/api/v1/namespaces/ml/pods/p") == {"kind": "Pod"}
+        await api.close()

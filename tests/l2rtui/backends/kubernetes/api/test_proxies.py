@@ -214,3 +214,18 @@ async def test_a_socks_proxy_that_refuses_or_is_away_is_said():
         with pytest.raises(ApiError, match="the proxy socks5://127"):
             await api.get_json("/version")
         await api.close()
+
+
+async def test_a_proxy_that_refuses_is_named_without_its_password():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    proxy = f"http://anna:secret@127.0.0.1:{port}"
+    connection = Connection(Access("test", "test", "https://10.0.0.1:6443", User("anna"), proxy_url=proxy))
+    with pytest.raises(ApiError) as caught:
+        await connection.get_json("/version")
+    await connection.close()
+    text = str(caught.value)
+    assert f"https://10.0.0.1:6443 through the proxy http://127.0.0.1:{port}" in text
+    assert "the connection was refused" in text
+    assert "secret" not in text

@@ -66,7 +66,7 @@ class Cluster:
             return await self._review(request)
         if parts[1] == "apis" and len(parts) <= 4:
             group = self.groups.get(request.path)
-            return web.json_response(group or {}, status=200 if group else 404)
+            return web.json_response(group) if group else web.Response(text="404 page not found\n", status=404)
         if kind == "version":
             return web.json_response({"major": "1", "minor": "29"})
         if parts[-2] == "namespaces":
@@ -111,6 +111,8 @@ class Cluster:
 
     async def _review(self, request):
         self.reviews += 1
+        if "selfsubjectaccessreviews" in self.failing:
+            return refusal(500, "InternalError", 'failed calling webhook "w": connection refused')
         if not self.has_reviews:
             return refusal(403, "Forbidden", "no reviews")
         attributes = (await request.json())["spec"]["resourceAttributes"]

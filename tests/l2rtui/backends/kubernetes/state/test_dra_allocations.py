@@ -153,6 +153,10 @@ def test_a_pod_of_ours_that_was_given_another_gpu_than_its_plan_says_is_flagged(
     assert "its plan says 1" in next(iter(world.snapshot.pods.values())).flags[0]
 
 
+NO_PATH = {"text": "404 page not found\n", "status": 404}
+"""An API server's answer to a path that it does not serve."""
+
+
 @asynccontextmanager
 async def serving(versions, refused=()):
     """A server that serves these versions of resource.k8s.io, and allows watches of all kinds but the refused
@@ -161,7 +165,10 @@ async def serving(versions, refused=()):
 
     async def group(_):
         named = [{"groupVersion": f"resource.k8s.io/{version}", "version": version} for version in versions]
-        return web.json_response({"versions": named}) if versions else web.json_response({}, status=404)
+        return web.json_response({"versions": named}) if versions else web.Response(**NO_PATH)
+
+    async def missing(_):
+        return web.Response(**NO_PATH)
 
     async def review(request):
         requested = (await request.json())["spec"]["resourceAttributes"]
@@ -171,6 +178,7 @@ async def serving(versions, refused=()):
     app = web.Application()
     app.router.add_get("/apis/resource.k8s.io", group)
     app.router.add_post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
+    app.router.add_get("/{path:.*}", missing)
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

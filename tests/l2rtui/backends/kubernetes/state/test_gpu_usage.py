@@ -7,6 +7,7 @@ import pytest
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.structs import NodeStruct, PodStruct
+from l2rtui.backends.kubernetes.extended_resources import Unit, unit_of
 from l2rtui.backends.kubernetes.state.gpu_usage import read_gpu_usage
 from l2rtui.backends.kubernetes.state.node_devices import NodeDevices, SlotRule, read_devices
 from l2rtui.domain.ledger import DeviceUsage
@@ -194,6 +195,13 @@ def test_our_own_pods_hold_the_slots_of_their_seat():
     assert read_gpu_usage(on_cpu, CPU, (5,)).devices == (DeviceUsage(0, 5),)
 
 
+def test_our_own_pod_whose_variables_a_policy_took_away_is_said():
+    meta = {**_ours(), "annotations": {labels.BINDING: "env"}}
+    hidden = read_gpu_usage(pod(container({NV: "none", CU: ""}), meta=meta), EIGHT, (1,))
+    assert hidden.flags == ("names no device, its plan says 3",)
+    assert hidden.devices == (DeviceUsage(3, 1),)
+
+
 def test_our_own_pod_on_another_node_or_gpu_than_planned_is_said():
     moved = read_gpu_usage(pod(container({NV: "3"}), meta=_ours(**{labels.HOST: "m"})), EIGHT, (1,))
     assert moved.flags == ("is on n, its plan says m",)
@@ -368,7 +376,7 @@ UNKNOWN = (DeviceUsage(None),)
     [
         ({"nvidia.com/a100": "1"}, 4),
         ({"nvidia.com/rtxa6000": 2}, 8),
-        ({"nvidia.com/pgpu": "1"}, 4),
+        ({"nvidia.com/l40s": "1"}, 4),
         ({"nvidia.com/gpu-shared-a": "2"}, 2),
         ({"nvidia.com/gpumem": "3000"}, 1),
         ({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}, 4),
@@ -537,3 +545,14 @@ def test_our_own_pod_with_several_gpus_has_them_whole():
     mine = pod(container({NV: "1,3"}), meta=_ours(**{labels.GPU: "1_3"}))
     whole = tuple(DeviceUsage(gpu, slot) for gpu in (1, 3) for slot in range(4))
     assert read_gpu_usage(mine, EIGHT, ()).devices == whole
+
+
+@pytest.mark.parametrize("name", ["nvidia.com/pgpu", "nvidia.com/GA102GL_A10", "nvidia.com/GRID_T4-1Q"])
+def test_a_gpu_for_virtual_machines_is_handed_out_by_its_plugin_alone(name):
+    # NVIDIA/kubevirt-gpu-device-plugin: its driver is VFIO, so no variable shows such a GPU to a container.
+    assert unit_of(name) is Unit.PLUGIN
+
+
+@pytest.mark.parametrize("name", ["nvidia.com/a100", "nvidia.com/rtxa6000", "nvidia.com/rtx3090_24gb"])
+def test_a_renamed_gpu_is_one_of_containers(name):
+    assert unit_of(name) is Unit.WHOLE

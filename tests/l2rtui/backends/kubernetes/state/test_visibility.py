@@ -63,6 +63,15 @@ async def test_where_reviews_are_forbidden_a_list_of_one_object_tells(cluster, m
     assert (visibility.is_cluster_wide, visibility.has_nodes) == (may_list, may_list)
 
 
+async def test_a_broken_admission_webhook_keeps_nobody_from_reading(cluster):
+    # Rules for all resources ("*") include access reviews, so such a webhook fails them like every creation.
+    cluster.failing = {"selfsubjectaccessreviews"}
+    async with connected(cluster) as api:
+        visibility = await find_visibility(api)
+        assert await api.visible_namespaces("ConfigMap") == (None,)
+    assert visibility.is_complete
+
+
 async def test_a_server_that_fails_is_not_taken_for_a_missing_permission(cluster):
     cluster.has_reviews, cluster.failing = False, {"pods"}
     async with connected(cluster) as api:
