@@ -151,7 +151,7 @@ class _Training(Struct, frozen=True):
     """Training settings of a run, read once for all checks.
 
     Attributes:
-        environment: Its name; None if it is not a text. is_possible: Whether there may be such an environment.
+        environment: Its name; None if it is not a text. is_possible: There may be such an environment.
         shape: Of its data; None if only the environment knows it. data: Bytes of the learner's data; None for
             settings of a wrong type, and for methods without any.
         learners: The learner's pods.
@@ -167,7 +167,7 @@ class _Training(Struct, frozen=True):
 
     @property
     def may_use_card(self) -> bool:
-        """Whether the replay may be on a GPU."""
+        """True if the replay may be on a GPU."""
         return bool(self.settings.get("replay_device", "auto") != "host")
 
     def refusal(self, sentence: str, hint: str) -> Finding:
