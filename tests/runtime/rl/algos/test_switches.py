@@ -120,6 +120,7 @@ def test_step_sizes_fall_over_their_updates_where_that_is_asked(make, networks, 
         before = {name: method.tensors()[name].detach().clone() for name in networks}
         method.update(acted(method, 8, 4, number))
         moves.append([(method.tensors()[name] - before[name]).abs().max().item() for name in networks])
+    assert method.updates == len(moves)
     shares = [last / first for first, last in zip(moves[0], moves[-1], strict=True)]
     assert all(share < 0.01 if updates else share > 0.1 for share in shares), moves
 
