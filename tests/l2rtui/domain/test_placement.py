@@ -632,6 +632,15 @@ def test_the_sentence_on_pins_names_only_nodes_that_are_named():
     assert [("n0" in conflict, "1 of 3" in conflict) for conflict in placed.conflicts] == [(False, True)]
 
 
+def test_a_node_of_another_system_takes_only_sets_that_name_it():
+    cluster = labelled({"kubernetes.io/os": "windows"}, {"kubernetes.io/os": "linux"})
+    placed = place([run("r", workers(3))], cluster)
+    assert slots_of(placed) == ["n1/0.0", "n1/0.1"]
+    assert "node n0 has the operating system windows" in placed.conflicts[0]
+    named = choosy(**{"kubernetes.io/os": "windows"})
+    assert slots_of(place([run("r", named)], cluster)) == ["n0/0.0"]
+
+
 def test_over_commitment_keeps_to_the_labels():
     cluster = labelled({"disk": "hdd"}, {"disk": "ssd"})
     placed = place([run("r", choosy(4, disk="ssd"))], cluster, overcommit=True)

@@ -91,8 +91,7 @@ def test_the_page_names_every_message_with_all_its_fields(kind: str) -> None:
         if re.match(rf"\| `{kind}`( \+ arena)? \|", line) and "as above" not in line
     )
     names = set(re.findall(r"`(\w+)`", row.split("|")[2]))
-    declared = {name for name in KINDS[kind].__dataclass_fields__ if name != "kind"}
-    assert names == declared
+    assert names == set(KINDS[kind].__struct_fields__)
 
 
 def test_the_page_names_the_version_and_every_refusal() -> None:
