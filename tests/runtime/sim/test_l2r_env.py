@@ -210,9 +210,10 @@ def test_a_simulator_that_hangs_is_replaced_and_episodes_go_on(make, fault):
         result = env.step(steer(obs))
         obs, lost = result.obs, lost + result.is_lost
     assert lost
-    assert env.report()["simulator_restarts"] == 1
+    # Its successor has the same fault, a second after its start.
+    assert env.report()["simulator_restarts"] >= 1
     assert "hangs" in env.report()["simulator_error"]
-    assert not env.step(steer(obs)).is_lost
+    eventually(lambda: not env.step(steer(obs)).is_lost, "a step that is not lost")
 
 
 def test_a_simulator_that_fails_too_often_ends_the_worker_clearly(make):
