@@ -136,4 +136,6 @@ def _fault(header: memoryview, error: Exception) -> messages.ProtocolError:
     kind, version = plain.get("kind"), plain.get("protocol")
     if messages.KINDS.get(str(kind)) is messages.Hello and version != PROTOCOL_VERSION:
         return messages.ForeignVersionError(version)
-    return messages.ProtocolError(f"{kind!s:.40}: {error!s:.200}")
+    # The library's sentence has the names of unknown fields as they came.
+    reason = "".join(char if char.isprintable() else "?" for char in str(error)[:200])
+    return messages.ProtocolError(f"{kind!r:.40}: {reason}")

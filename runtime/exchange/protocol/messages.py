@@ -43,7 +43,7 @@ class ForeignVersionError(ProtocolError):
 
     def __init__(self, version: object) -> None:
         super().__init__(
-            f"the peer speaks version {version!s:.20} of the exchange and this process version {PROTOCOL_VERSION}; "
+            f"the peer speaks version {version!r:.20} of the exchange and this process version {PROTOCOL_VERSION}; "
             "start learner and workers from the same release"
         )
 

@@ -129,6 +129,21 @@ def test_what_is_no_message_is_refused(header: bytes) -> None:
         decode([header])
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"kind": "\x1b[2J"},
+        {"kind": "who", "epoch": 1, "\x1b[2J": 2},
+        {"kind": "hello", "protocol": "\x1b[2J"},
+        {"kind": "done", "epoch": 1, "reason": "\x1b[2J"},
+    ],
+)
+def test_the_reason_of_a_refusal_has_no_control_characters(header: dict[str, object]) -> None:
+    with pytest.raises(ProtocolError) as refused:
+        decode([json.dumps(header).encode()])
+    assert str(refused.value).isprintable()
+
+
 class Trap:
     """Pickle that would run code when loaded."""
 
