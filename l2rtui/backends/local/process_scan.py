@@ -165,18 +165,21 @@ def _environ_linux(pid: int) -> bytes:
 
     During exec() a process has no readable environment: wait until it has.
     """
-    environ = b""
+    environ, is_laid_out = b"", False
     for _ in range(_EXEC_RETRIES):
         try:
             with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:  # noqa: PTH123
                 environ = file.readall()
         except OSError:
             break
-        fields = None if environ else _stat_linux(pid)
+        fields = None if environ or is_laid_out else _stat_linux(pid)
         # Fields 9 and 51 of proc(5): flags; env_end, which is 0 until exec() has laid out the new memory.
-        if fields is None or int(fields[6]) & _NO_MEMORY or int(fields[48]):
+        if fields is None or int(fields[6]) & _NO_MEMORY:
             break
-        time.sleep(0.001)
+        # If that came between the two reads, the environment is there now: it is read once more.
+        is_laid_out = int(fields[48]) > 0
+        if not is_laid_out:
+            time.sleep(0.001)
     return environ
 
 
