@@ -125,22 +125,33 @@ def written_files(workdir: Workdir, folder: Path) -> list[Path]:
             set_up_at = (folder / installed_packages.SETUP_DONE).stat().st_mtime
         except OSError:  # the setup has failed, so no process of the run has started
             return []
+    unchanged = set()
     try:
-        sent = {str(folder / TREE / name): content for name, _, content in members(workdir)}
+        for name, _, content in members(workdir):
+            path = folder / TREE / name
+            if content is not None and _has_content(path, content):
+                unchanged.add(path)
     except BackendError:  # it is no longer stored: keep all
-        sent = {}
+        unchanged.clear()
     written = []
     for parent, folders, names in os.walk(folder / TREE):
         folders[:] = [name for name in folders if name not in CACHES]
         for name in names:
             path = Path(parent, name)
             status = path.lstat()
-            if not stat.S_ISREG(status.st_mode) or not status.st_size or status.st_ctime <= set_up_at:
-                continue
-            content = sent.get(str(path))
-            if content is None or len(content) != status.st_size or path.read_bytes() != content:
+            is_new = stat.S_ISREG(status.st_mode) and status.st_size and status.st_ctime > set_up_at
+            if is_new and path not in unchanged:
                 written.append(path)
     return written
+
+
+def _has_content(path: Path, content: bytes) -> bool:
+    """Return True for a regular file with this content. Raises OSError if it cannot be read."""
+    try:
+        status = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):  # the run has removed it
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_size == len(content) and path.read_bytes() == content
 
 
 @functools.lru_cache(maxsize=32)

@@ -150,7 +150,7 @@ def server_facts(api: Api, nodes: Iterable[Node], cuda_index: str = "same") -> S
     from l2rtui.backends.kubernetes.manifests.gpu_binding import CudaIndex
     from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts
 
-    hostnames = {node.name: dict(node.labels).get(labels.HOSTNAME, node.name) for node in nodes}
+    hostnames = {node.name: labels.host_name(node) for node in nodes}
     # On most clusters the label equals the name; only exceptions are stored.
     renamed = {name: hostname for name, hostname in hostnames.items() if name != hostname}
     return ServerFacts(api.server_version, CudaIndex(cuda_index), renamed)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from l2rtui.domain.node import device_index, device_name
+from l2rtui.domain.node import Node, device_index, device_name
 
 MANAGED_BY: Final = "l2rtui"
 PREFIX: Final = "l2rtui.io/"
@@ -141,6 +141,11 @@ HAMI_GPU_UUID: Final = "nvidia.com/use-gpuuuid"
 """Annotations of a pod: the GPUs that HAMi assigned to it, and the GPU that it requested."""
 
 _NOT_IN_A_VALUE = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+def host_name(node: Node) -> str:
+    """Return the value of a node's host name label, by which pods are bound to it; mostly the node's name."""
+    return dict(node.labels).get(HOSTNAME, node.name)
 
 
 def label_value(text: str) -> str:

@@ -161,11 +161,11 @@ def check_changed(
         return
     before, after = sent["spec"], created.get("spec") or {}
     sent_selector, selector = before.get("nodeSelector") or {}, after.get("nodeSelector") or {}
-    node = next((node for node in nodes if _host_name(node) == sent_selector.get(labels.HOSTNAME)), None)
+    node = next((node for node in nodes if labels.host_name(node) == sent_selector.get(labels.HOSTNAME)), None)
     own = dict(node.labels) if node is not None else {}
-    added = [f"{key}={value}" for key, value in selector.items() if sent_selector.get(key) != value]
-    unmet = [rule for rule in added if own and own.get(rule.partition("=")[0]) != rule.partition("=")[2]]
-    if node is not None and unmet:
+    added = {key: value for key, value in selector.items() if sent_selector.get(key) != value}
+    unmet = [f"{key}={value}" for key, value in added.items() if own.get(key) != value]
+    if node is not None and own and unmet:  # labels that cannot be read say nothing
         sentence = (
             f"a policy of the cluster adds the node selector {', '.join(unmet)}, which {node.name} does not meet"
         )
@@ -173,8 +173,8 @@ def check_changed(
             Severity.REFUSAL, subject, sentence, "Choose another node with --on, or ask an administrator."
         )
     changes = []
-    if before.get("schedulerName", _SCHEDULER) != after.get("schedulerName", _SCHEDULER):
-        changes.append(f"sends its pods to the scheduler {after['schedulerName']}")
+    if before.get("schedulerName", _SCHEDULER) != (scheduler := after.get("schedulerName", _SCHEDULER)):
+        changes.append(f"sends its pods to the scheduler {scheduler}")
     containers = {container.get("name"): container for container in after.get("containers") or ()}
     for container in before["containers"]:
         values = _device_variables(containers.get(container["name"], container))
@@ -191,10 +191,6 @@ def check_changed(
 
 
 _SCHEDULER: Final = "default-scheduler"
-
-
-def _host_name(node: Node) -> str:
-    return dict(node.labels).get(labels.HOSTNAME, node.name)
 
 
 def _device_variables(container: Manifest) -> dict[str, Any]:
