@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
 _LINK: Final = re.compile(r"\]\(([^)#\s]*)#?([^)\s]*)\)")
+_MODULE: Final = re.compile(r"`((?:l2rtui|runtime)/[\w/]+\.py)`(?:, `(\w+)`)?")
 PROGRAMS = {"l2rtui": "l2rtui", ".venv/bin/l2rtui": "l2rtui", "l2r-runtime": "l2r-runtime", "make": "make"}
 COMPLETE = ("README.md", "commands.md", "tutorials", "guides", "from", "explained")
 """Pages and folders whose commands are complete in the text, too; elsewhere `l2rtui volume` may stand for a
@@ -211,6 +212,16 @@ def pages_of(root: Path) -> list[Path]:
     return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
 
 
+def missing_code(root: Path, page: Path) -> Iterator[str]:
+    """Yield a sentence for each module, and each name after a module, that a page mentions and the code lacks."""
+    for module, name in _MODULE.findall(prose(page)):
+        path = root / module
+        if not path.is_file():
+            yield f"there is no module {module}"
+        elif name and re.search(rf"^(\s*(async )?def |class ){name}\b", path.read_text("utf-8"), re.MULTILINE) is None:
+            yield f"{module} defines no {name}"
+
+
 def problems(root: Path) -> Iterator[str]:
     """Yield a sentence for each fault of the pages in this folder."""
     pages = pages_of(root)
@@ -228,6 +239,7 @@ def problems(root: Path) -> Iterator[str]:
                 linked.add(path)
             if not path.exists() or (anchor and anchor not in anchors(path)):
                 yield f"{name}: the link {target}{f'#{anchor}' if anchor else ''} leads to nothing"
+        yield from (f"{name}: {sentence}" for sentence in missing_code(root, page))
     # Only the names of pages: the tags of MkDocs' own YAML are not used.
     nav = re.findall(r"^ +- (?:.*: )?([\w/-]+\.md)$", (root / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
     for page in pages[1:]:
