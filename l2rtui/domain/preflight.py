@@ -53,6 +53,18 @@ def preflight(plan: LaunchPlan, snapshot: ClusterSnapshot, facts: Iterable[Findi
     return tuple(sorted(findings, key=lambda finding: order.index(finding.severity)))
 
 
+def cluster_fields(specs: Iterable[RunSpec]) -> Iterable[Finding]:
+    """Yield a warning for each field that only pods of Kubernetes have, for a backend that renders none."""
+    for spec in specs:
+        if spec.queue is not None:
+            sentence = "queue is ignored: only clusters have queues that admit a run as a whole"
+            yield Finding(Severity.WARNING, spec.name, sentence)
+        for part in spec.sets:
+            if part.pod.templates:
+                sentence = "pod.template is ignored: only pods of Kubernetes have its fields"
+                yield Finding(Severity.WARNING, f"{spec.name}/{part.name}", sentence)
+
+
 def refusals(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Findings that forbid the launch."""
     return tuple(finding for finding in findings if finding.severity is Severity.REFUSAL)

@@ -33,7 +33,7 @@ from l2rtui.domain.plan import (
     plan_launch,
     plan_pod,
 )
-from l2rtui.domain.preflight import Finding, Severity, preflight, refusals
+from l2rtui.domain.preflight import Finding, cluster_fields, preflight, refusals
 from l2rtui.domain.receipt import DestroyProgress, Receipt
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import Level, Phase
@@ -44,7 +44,7 @@ from l2rtui.services.history import journal
 from l2rtui.services.history.recorder import DestroyRecording, LaunchRecording
 from l2rtui.services.spec.spec_file import LaunchRequest
 from l2rtui.services.sweeps import halving_findings, watch_sweeps
-from l2rtui.services.training_preflight import check_elastic, check_training
+from l2rtui.services.training_preflight import check_training
 
 _log = logging.getLogger(__name__)
 
@@ -155,9 +155,9 @@ async def prepare_runs(
     plan = replace(plan, wave=wave, pins=pins)
     if backend.renderer is not None:
         plan = await backend.renderer.planned(plan)
-    ignored = () if backend.renderer is not None else _ignored(specs)
+    ignored = () if backend.renderer is not None else cluster_fields(specs)
     own_code = await asyncio.to_thread(lambda: tuple(workdirs.findings_of(specs)))
-    checks = (*own_code, *check_training(plan, snapshot), *check_elastic(plan), *await backend.check(plan))
+    checks = (*own_code, *check_training(plan, snapshot), *await backend.check(plan))
     facts = dict.fromkeys((*notes, *ignored, *checks))
     placing = Placing(pins, policy, overcommit, excluded)
     return CheckedPlan(plan, preflight(plan, snapshot, facts), source, placing, notes)
@@ -188,18 +188,6 @@ async def replan(backend: Backend, prepared: CheckedPlan, error: SlotTakenError)
         source=prepared.source,
         excluded=excluded,
     )
-
-
-def _ignored(specs: Iterable[RunSpec]) -> Iterable[Finding]:
-    """Yield findings about fields that only pods of Kubernetes have, for a backend that renders none."""
-    for spec in specs:
-        if spec.queue is not None:
-            sentence = "queue is ignored: only clusters have queues that admit a run as a whole"
-            yield Finding(Severity.WARNING, spec.name, sentence)
-        for part in spec.sets:
-            if part.pod.templates:
-                sentence = "pod.template is ignored: only pods of Kubernetes have its fields"
-                yield Finding(Severity.WARNING, f"{spec.name}/{part.name}", sentence)
 
 
 async def launch(backend: Backend, prepared: CheckedPlan) -> AsyncGenerator[StepDone, None]:

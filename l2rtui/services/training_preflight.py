@@ -1,8 +1,8 @@
-"""Preflight of training settings: whether the environment exists, and whether the learner's data fit into memory.
+"""Preflight of training: settings, environment, memory of the learner's data, and ranks that share a GPU.
 
-A run of the project's own learner is checked on every backend, only from its settings and the plan; other programs
-are not. The arithmetic is the learner's own (``runtime.base.replay_memory``). Nodes of elastic jobs are checked
-last.
+Everything is read once, first (`_read`); the checks then need nothing but what was read and the plan. Of programs
+that are not the project's own only the ranks of elastic jobs are checked. The arithmetic and the rules of settings
+are the learner's own (``runtime.base``).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import ast
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from l2rtui.backends.common.train_settings import settings_mistakes, train_settings
+from l2rtui.backends.common.train_settings import facts_of, refused, train_settings
 from l2rtui.domain.kinds import Binding
 from l2rtui.domain.plan import LaunchPlan, PodPlan, RunPlan
 from l2rtui.domain.preflight import Finding, Severity
@@ -24,8 +24,10 @@ from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.domain.workload import Role, SetSpec
 from l2rtui.services import runtime_commands
 from runtime.base import environments, replay_memory
-from runtime.base.environments import DataShape
 from runtime.base.replay_memory import DataMemory
+
+if TYPE_CHECKING:
+    from runtime.base.training_rules import TrainingFacts
 
 _CPU_HINT = "If the program computes on a CPU, write `binding: cpu` under the nodes' pod."
 NEEDED: Final = {
@@ -38,52 +40,6 @@ _OPEN_BASES: Final = ("Algorithm", "Module")
 """Classes of others that leave exactly these methods abstract."""
 MEMORY = "memory"
 """Subject of findings on the memory of replay, rollouts and batches."""
-
-
-def check_elastic(plan: LaunchPlan) -> tuple[Finding, ...]:
-    """Return a warning for each elastic set, or learner of several nodes, of which two processes share a GPU.
-
-    A warning, not a refusal: only the program knows whether it computes on the GPU of its node.
-    """
-    return tuple(finding for run in plan.runs for finding in _of_run(run))
-
-
-def _of_run(run: RunPlan) -> Iterable[Finding]:
-    for set_spec in run.spec.sets:
-        processes = _processes(run, set_spec)
-        if processes is None or set_spec.pod.binding is Binding.CPU:
-            continue
-        subject = f"{run.spec.name}/{set_spec.name}"
-        pods: defaultdict[str, list[str]] = defaultdict(list)
-        for pod in run.pods:
-            if pod.set_spec.name == set_spec.name:
-                for gpu in pod.devices:
-                    if not gpu.is_cpu:
-                        pods[f"{pod.node}/{gpu.index}"].append(pod.name)
-        # All slots of a replica are on one GPU, unless it has whole ones.
-        number = max(1, set_spec.gpus)
-        if pods and processes > number:
-            its = "its GPU" if number == 1 else f"its {number} GPUs"
-            sentence = f"{processes} processes of each node would share {its}, and NCCL takes one for each"
-            yield Finding(
-                Severity.WARNING, subject, sentence, f"Write more nodes with one process each. {_CPU_HINT}"
-            )
-        for device, names in pods.items():
-            if len(names) > 1:
-                sentence = (
-                    f"{' and '.join(names)} would share the GPU {device}, and NCCL takes one process for each"
-                )
-                yield Finding(Severity.WARNING, subject, sentence, f"Write fewer nodes. {_CPU_HINT}")
-
-
-def _processes(run: RunPlan, set_spec: SetSpec) -> int | None:
-    """Return the processes of each node of a set that trains on GPUs as one group; None for other sets."""
-    if set_spec.role is Role.LEARNER and set_spec.replicas > 1:
-        settings = train_settings(run.spec) or {}
-        return None if settings.get("device") == "cpu" else 1
-    wrapped = runtime_commands.read_step(set_spec.command)
-    match = runtime_commands.read_elastic(wrapped[1] if wrapped else set_spec.command)
-    return None if match is None else match[0].processes or 1
 
 
 def class_problem(setting: str, name: str, file: str, text: str) -> str:
@@ -148,21 +104,11 @@ class _Place(Struct, frozen=True):
 
 
 class _Training(Struct, frozen=True):
-    """Training settings of a run, read once for all checks.
-
-    Attributes:
-        environment: Its name; None if it is not a text. is_possible: There may be such an environment.
-        shape: Of its data; None if only the environment knows it. data: Bytes of the learner's data; None for
-            settings of a wrong type, and for methods without any.
-        learners: The learner's pods.
-    """
+    """Training settings of a run, and the learner's pods."""
 
     run: RunPlan
     settings: Mapping[str, Any]
-    environment: str | None
-    is_possible: bool
-    shape: DataShape | None
-    data: DataMemory | None
+    facts: TrainingFacts
     learners: tuple[PodPlan, ...]
 
     @property
@@ -175,52 +121,65 @@ class _Training(Struct, frozen=True):
         return Finding(Severity.REFUSAL, self.run.spec.experiment, sentence, hint)
 
 
+class _RankGroup(Struct, frozen=True):
+    """A set whose pods train as one group, each with this number of processes."""
+
+    run: RunPlan
+    set_spec: SetSpec
+    processes: int
+
+
 def check_training(plan: LaunchPlan, snapshot: ClusterSnapshot) -> tuple[Finding, ...]:
-    """Return findings about environments and the memory of replay, rollouts and batches; each fact once."""
-    trainings = [training for run in plan.runs if (training := _read(run)) is not None]
+    """Return findings about training settings, environments, memory and ranks; each fact once."""
+    trainings, groups = _read(plan)
     findings: dict[tuple[str, str], Finding] = {}
-    checked: set[str] = set()
+    # Seeds of an experiment have the same settings; each trial of a sweep has its own.
+    mistaken: dict[str, tuple[Finding, ...]] = {}
     for training in trainings:
-        # Seeds of an experiment have the same settings; each trial of a sweep has its own.
         spec = training.run.spec
-        mistakes = () if spec.train in checked else settings_mistakes(spec.name, training.settings)
-        checked.add(spec.train)
         checks = (
             _method(training),
             _environment(training),
             _collection(training),
-            mistakes,
+            mistaken.setdefault(spec.train, refused(spec.name, training.facts)),
             _devices(training),
             _memory(training, snapshot),
         )
         for finding in itertools.chain(*checks):
             # Seeds of an experiment do not differ in anything checked here.
             findings.setdefault((finding.subject, finding.sentence), finding)
-    return (*findings.values(), *_together(trainings, snapshot))
+    shared = itertools.chain.from_iterable(map(_shared_gpus, groups))
+    return (*findings.values(), *_together(trainings, snapshot), *shared)
 
 
-def _read(run: RunPlan) -> _Training | None:
-    """Return a run's training; None if it has no processes of the runtime, or no settings that can be read."""
-    settings = train_settings(run.spec)
-    if settings is None:
-        return None
-    name, options = settings.get("environment", environments.DEFAULT), settings.get("environment_options") or {}
-    environment = name if isinstance(name, str) else None
-    is_possible = environment is not None and environments.is_possible(environment)
-    shape = environments.data_shape(name, options) if is_possible and isinstance(options, dict) else None
-    learners = tuple(pod for pod in run.pods if pod.set_spec.role is Role.LEARNER)
-    data = _data(settings, shape) if shape is not None else None
-    return _Training(run, settings, environment, is_possible, shape, data, learners)
-
-
-def _data(settings: Mapping[str, Any], shape: DataShape) -> DataMemory | None:
-    try:
-        data = replay_memory.memory_of_settings(
-            settings, shape.observation_bytes, shape.action_bytes, shape.pictures
+def _read(plan: LaunchPlan) -> tuple[list[_Training], list[_RankGroup]]:
+    """Return the runs with processes of the runtime and readable settings, and the sets that train as one group."""
+    trainings: list[_Training] = []
+    groups: list[_RankGroup] = []
+    read: dict[str, TrainingFacts] = {}
+    for run in plan.runs:
+        settings = train_settings(run.spec)
+        groups += (
+            _RankGroup(run, set_spec, processes)
+            for set_spec in run.spec.sets
+            if (processes := _processes(set_spec, settings or {})) is not None
         )
-    except (TypeError, ValueError, AttributeError, ArithmeticError, LookupError):  # the runtime reports them
-        return None
-    return data if data.device_bytes else None
+        if settings is None:
+            continue
+        if run.spec.train not in read:
+            read[run.spec.train] = facts_of(settings)
+        learners = tuple(pod for pod in run.pods if pod.set_spec.role is Role.LEARNER)
+        trainings.append(_Training(run, settings, read[run.spec.train], learners))
+    return trainings, groups
+
+
+def _processes(set_spec: SetSpec, settings: Mapping[str, Any]) -> int | None:
+    """Return the processes of each node of a set that trains on GPUs as one group; None for other sets."""
+    if set_spec.role is Role.LEARNER and set_spec.replicas > 1:
+        return None if settings.get("device") == "cpu" else 1
+    wrapped = runtime_commands.read_step(set_spec.command)
+    match = runtime_commands.read_elastic(wrapped[1] if wrapped else set_spec.command)
+    return None if match is None else match[0].processes or 1
 
 
 def _method(training: _Training) -> Iterator[Finding]:
@@ -269,44 +228,45 @@ def _devices(training: _Training) -> Iterator[Finding]:
 
 
 def _environment(training: _Training) -> Iterator[Finding]:
-    if (name := training.environment) is not None and not training.is_possible:
-        sentence = f"train.environment is {name!r}, and there is no such environment"
-        yield training.refusal(sentence, environments.suggestion(name))
+    environment = training.facts.environment
+    if environment.name is not None and not environment.is_possible:
+        sentence = f"train.environment is {environment.name!r}, and there is no such environment"
+        yield training.refusal(sentence, environment.suggestion)
 
 
 def _collection(training: _Training) -> Iterator[Finding]:
     """Yield a finding if no process collects: neither workers nor, for this environment, the learner itself."""
-    name, settings = training.environment, training.settings
+    environment, settings = training.facts.environment, training.settings
     roles = {part.role for part in training.run.spec.sets}
-    if name is None or not training.is_possible:
+    if not environment.is_possible or environment.has_device_form or Role.LEARNER not in roles:
         return
-    if name in environments.COLLECTED_ON_DEVICE or Role.LEARNER not in roles:
-        return
-    others = ", ".join(environments.COLLECTED_ON_DEVICE)
-    is_own = environments.may_be_class(name)
     if settings.get("collect") == "device":
-        if is_own:
+        if environment.may_be_class:
             return
-        sentence = f"train.collect is device, and environment {name} has no device form"
+        sentence = f"train.collect is device, and environment {environment.name} has no device form"
+        others = ", ".join(environments.COLLECTED_ON_DEVICE)
         yield training.refusal(sentence, f"Take workers, or one of {others}.")
     elif Role.WORKER not in roles and "collect" not in settings and settings.get("algorithm") != "bc":
-        sentence = f"the run has no workers, and environment {name} has no device form to collect from"
+        sentence = (
+            f"the run has no workers, and environment {environment.name} has no device form to collect from"
+        )
         hint = "Give it workers; with train.collect: workers it waits for those that join from elsewhere."
-        if is_own:
+        if environment.may_be_class:
             hint += " With train.collect: device the learner itself steps a class on tensors."
         yield Finding(Severity.WARNING, training.run.spec.experiment, sentence, hint)
 
 
 def _memory(training: _Training, snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    if not training.learners or not training.is_possible:
+    environment, data = training.facts.environment, training.facts.data
+    if not training.learners or not environment.is_possible:
         return
-    if training.shape is None:
-        name = training.environment
+    if environment.shape is None:
+        name = environment.name
         sentence = f"memory of replay and batches is unknown: only {name} knows the size of its observations"
         yield Finding(Severity.OK, MEMORY, sentence)
-    elif training.data is not None:
+    elif data is not None:
         place = _place(training.learners[0], training.settings, snapshot)
-        yield _fit(training, training.data, place, str(training.shape))
+        yield _fit(training, data, place, str(environment.shape))
 
 
 def _together(trainings: Iterable[_Training], snapshot: ClusterSnapshot) -> Iterator[Finding]:
@@ -330,7 +290,7 @@ def _need(pod: PodPlan, training: _Training, snapshot: ClusterSnapshot) -> tuple
     """Return the memory that would hold a learner's data: its name, its bytes, and the bytes of the data; None
     without data, and if the memory is unknown or too small.
     """
-    if (data := training.data) is None:
+    if (data := training.facts.data) is None:
         return None
     place, node = _place(pod, training.settings, snapshot), snapshot.nodes.get(pod.node)
     if place.card is not None and training.may_use_card and replay_memory.fits_device(data, place.card):
@@ -405,3 +365,30 @@ def _place(pod: PodPlan, settings: Mapping[str, Any], snapshot: ClusterSnapshot)
     use = None if node is None else node.use(gpu.index)
     card = gpu.memory_bytes or (use.memory_bytes if use is not None else 0)
     return _Place(card or None, f"{gpu.label} of {gpu.node}", host, host_name, left)
+
+
+def _shared_gpus(group: _RankGroup) -> Iterator[Finding]:
+    """Yield a warning for each GPU that two processes of a group would share.
+
+    A warning, not a refusal: only the program knows whether it computes on the GPU of its node.
+    """
+    run, set_spec, processes = group.run, group.set_spec, group.processes
+    if set_spec.pod.binding is Binding.CPU:
+        return
+    subject = f"{run.spec.name}/{set_spec.name}"
+    pods: defaultdict[str, list[str]] = defaultdict(list)
+    for pod in run.pods:
+        if pod.set_spec.name == set_spec.name:
+            for gpu in pod.devices:
+                if not gpu.is_cpu:
+                    pods[f"{pod.node}/{gpu.index}"].append(pod.name)
+    # All slots of a replica are on one GPU, unless it has whole ones.
+    number = max(1, set_spec.gpus)
+    if pods and processes > number:
+        its = "its GPU" if number == 1 else f"its {number} GPUs"
+        sentence = f"{processes} processes of each node would share {its}, and NCCL takes one for each"
+        yield Finding(Severity.WARNING, subject, sentence, f"Write more nodes with one process each. {_CPU_HINT}")
+    for device, names in pods.items():
+        if len(names) > 1:
+            sentence = f"{' and '.join(names)} would share the GPU {device}, and NCCL takes one process for each"
+            yield Finding(Severity.WARNING, subject, sentence, f"Write fewer nodes. {_CPU_HINT}")

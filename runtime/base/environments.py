@@ -82,6 +82,37 @@ class DataShape(Struct, frozen=True):
         return " and ".join(parts) if parts else f"{self.numbers} numbers"
 
 
+class Environment(Struct, frozen=True):
+    """Facts about the environment that settings name, without importing it.
+
+    Attributes:
+        name: None if the setting is not a text.
+        is_possible: True if there may be an environment of this name.
+        suggestion: Sentence with the likely intended name; empty if the name is possible.
+        may_be_class: True if it may be the user's own class; see `may_be_class`.
+        has_device_form: True if the learner itself can collect from it.
+        shape: Shape of its data; None if only the environment knows it.
+    """
+
+    name: str | None
+    is_possible: bool = False
+    suggestion: str = ""
+    may_be_class: bool = False
+    has_device_form: bool = False
+    shape: DataShape | None = None
+
+
+def of_settings(settings: Mapping[str, Any]) -> Environment:
+    """Return the facts about the environment of training settings, which may have values of a wrong type."""
+    name, options = settings.get("environment", DEFAULT), settings.get("environment_options") or {}
+    if not isinstance(name, str):
+        return Environment(None)
+    if not is_possible(name):
+        return Environment(name, suggestion=suggestion(name))
+    shape = data_shape(name, options) if isinstance(options, dict) else None
+    return Environment(name, True, "", may_be_class(name), name in COLLECTED_ON_DEVICE, shape)
+
+
 def is_possible(environment: str) -> bool:
     """Return true for a built-in name, or a name that may be a Gymnasium id."""
     is_misspelt = environment.lower() in BUILT_IN

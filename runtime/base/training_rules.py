@@ -11,8 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal, Self
 
+from msgspec import Struct
+
 from runtime.base import environments, presets
-from runtime.base.environments import CLASS_NAME
+from runtime.base.environments import CLASS_NAME, DataShape, Environment
 from runtime.base.methods import (
     METHODS,
     RECURRENT,
@@ -25,7 +27,14 @@ from runtime.base.methods import (
     RolloutConfig,
     SACConfig,
 )
-from runtime.base.replay_memory import DEVICE_MINIBATCHES, MEMORY_SIZE, PPO_BATCH_STEPS, PPO_MINIBATCH_SIZE
+from runtime.base.replay_memory import (
+    DEVICE_MINIBATCHES,
+    MEMORY_SIZE,
+    PPO_BATCH_STEPS,
+    PPO_MINIBATCH_SIZE,
+    DataMemory,
+    memory_of_settings,
+)
 from runtime.base.setting import Count, read_fields, setting
 from runtime.base.training import Settings, read
 
@@ -99,6 +108,37 @@ def network_name(value: str | Mapping[str, Any]) -> str:
     if not isinstance(name, str) or re.fullmatch(CLASS_NAME, name) is None:
         raise ValueError(f"network: name is {name!r}; it must be package.module:Class")
     return name
+
+
+class TrainingFacts(Struct, frozen=True):
+    """Facts about training settings that need neither the environment nor the runtime.
+
+    Attributes:
+        data: Bytes of the learner's data; None if settings have a wrong type, or the method keeps no data.
+        mistakes: A sentence for each mistake; a name that no environment can have is not among them.
+    """
+
+    environment: Environment
+    data: DataMemory | None
+    mistakes: tuple[str, ...]
+
+
+def facts_of(settings: Mapping[str, Any]) -> TrainingFacts:
+    """Return the facts about training settings, as they are in a spec."""
+    environment = environments.of_settings(settings)
+    # The data of an environment that does not exist says nothing about the method.
+    is_missing = environment.name is not None and not environment.is_possible
+    checked = {key: value for key, value in settings.items() if key != "environment"} if is_missing else settings
+    data = None if environment.shape is None else _data(settings, environment.shape)
+    return TrainingFacts(environment, data, tuple(mistakes_in(checked)))
+
+
+def _data(settings: Mapping[str, Any], shape: DataShape) -> DataMemory | None:
+    try:
+        data = memory_of_settings(settings, shape.observation_bytes, shape.action_bytes, shape.pictures)
+    except (TypeError, ValueError, AttributeError, ArithmeticError, LookupError):  # named among the mistakes
+        return None
+    return data if data.device_bytes else None
 
 
 def mistakes_in(overrides: Mapping[str, Any]) -> list[str]:

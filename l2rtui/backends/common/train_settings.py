@@ -6,11 +6,14 @@ The services give every backend the same findings; where there are none, the loc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.workload import RunSpec
-from runtime.base import bounded_json, environments
+from runtime.base import bounded_json
+
+if TYPE_CHECKING:
+    from runtime.base.training_rules import TrainingFacts
 
 RUNTIME_COMMAND: Final = "l2r-runtime"
 HINT: Final = "`l2rtui explain train` names all settings."
@@ -32,20 +35,21 @@ def train_settings(spec: RunSpec) -> Mapping[str, Any] | None:
     return settings if isinstance(settings, dict) else None
 
 
+def facts_of(settings: Mapping[str, Any]) -> TrainingFacts:
+    """Return the facts about training settings."""
+    from runtime.base import training_rules  # 50 ms, which the first frame has no use for
+
+    return training_rules.facts_of(settings)
+
+
 def settings_findings(spec: RunSpec) -> tuple[Finding, ...]:
     """Return a refusal for each mistake in a run's training settings."""
     settings = train_settings(spec)
-    return () if settings is None else settings_mistakes(spec.name, settings)
+    return () if settings is None else refused(spec.name, facts_of(settings))
 
 
-def settings_mistakes(run: str, settings: Mapping[str, Any]) -> tuple[Finding, ...]:
-    """Return a refusal for each mistake in the training settings of the run of this name."""
-    from runtime.base.training_rules import mistakes_in  # 50 ms, which the first frame has no use for
-
-    name = settings.get("environment", environments.DEFAULT)
-    # An environment that does not exist has a finding of its own; its data says nothing about the method.
-    is_missing = isinstance(name, str) and not environments.is_possible(name)
-    checked = {key: value for key, value in settings.items() if key != "environment"} if is_missing else settings
+def refused(run: str, facts: TrainingFacts) -> tuple[Finding, ...]:
+    """Return a refusal of a run, by its name, for each mistake in its training settings."""
     return tuple(
-        Finding(Severity.REFUSAL, "train", f"train of {run}: {sentence}", HINT) for sentence in mistakes_in(checked)
+        Finding(Severity.REFUSAL, "train", f"train of {run}: {sentence}", HINT) for sentence in facts.mistakes
     )

@@ -8,10 +8,10 @@ from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.placement import place
 from l2rtui.domain.plan import plan_launch
 from l2rtui.domain.preflight import Severity
-from l2rtui.domain.snapshot import ClusterSnapshot
+from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot
 from l2rtui.services import runtime_commands
 from l2rtui.services.spec import spec_file
-from l2rtui.services.training_preflight import check_elastic
+from l2rtui.services.training_preflight import check_training
 
 
 @pytest.fixture
@@ -29,16 +29,20 @@ def plan(tmp_path):
     return make
 
 
+def checked(planned):
+    return check_training(planned, EMPTY_SNAPSHOT)
+
+
 def elastic(nodes):
     return f"kind: elastic\nname: digits\nnodes: {nodes}\n"
 
 
 def test_nodes_with_a_gpu_each_are_no_finding(plan):
-    assert check_elastic(plan(elastic("{replicas: 2}"))) == ()
+    assert checked(plan(elastic("{replicas: 2}"))) == ()
 
 
 def test_two_nodes_on_one_gpu_are_a_warning_that_names_them(plan):
-    (finding,) = check_elastic(plan(elastic("{replicas: 3}")))
+    (finding,) = checked(plan(elastic("{replicas: 3}")))
     assert (finding.severity, finding.subject) == (Severity.WARNING, "digits/nodes")
     assert finding.sentence == (
         "digits-nodes-0 and digits-nodes-2 would share the GPU n/0, and NCCL takes one process for each"
@@ -50,15 +54,15 @@ def test_two_nodes_on_one_gpu_are_a_warning_that_names_them(plan):
 def test_two_processes_of_a_node_on_its_gpu_are_a_warning_in_a_step_too(plan):
     steps = "kind: job\nname: shop\nsteps:\n  - {name: train, nodes: {replicas: 1, nproc_per_node: 2}}\n"
     for text, subject in ((elastic("{nproc_per_node: 2}"), "digits/nodes"), (steps, "shop/train")):
-        (finding,) = check_elastic(plan(text))
+        (finding,) = checked(plan(text))
         assert (finding.subject, finding.severity) == (subject, Severity.WARNING)
         assert finding.sentence == "2 processes of each node would share its GPU, and NCCL takes one for each"
 
 
 def test_processes_on_a_cpu_share_nothing(plan):
-    assert check_elastic(plan(elastic("{replicas: 3, nproc_per_node: 2, pod: {binding: cpu}}"))) == ()
-    assert check_elastic(plan(elastic("{replicas: 3, nproc_per_node: 2}"), gpus=1, is_cpu=True)) == ()
-    assert check_elastic(plan("kind: job\nname: j\njob: {command: [x], slots: 1}\n")) == ()
+    assert checked(plan(elastic("{replicas: 3, nproc_per_node: 2, pod: {binding: cpu}}"))) == ()
+    assert checked(plan(elastic("{replicas: 3, nproc_per_node: 2}"), gpus=1, is_cpu=True)) == ()
+    assert checked(plan("kind: job\nname: j\njob: {command: [x], slots: 1}\n")) == ()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from l2rtui.domain.plan import plan_launch
 from l2rtui.domain.preflight import Severity
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.domain.workload import Kind, Resources, Role, RunSpec, SetSpec, with_seeds
-from l2rtui.services.training_preflight import MEMORY, check_elastic, check_training
+from l2rtui.services.training_preflight import MEMORY, check_training
 
 GIB = 1 << 30
 L2R = "runtime.rl.envs.l2r_gym:l2r/L2R-v0"
@@ -36,7 +36,7 @@ def findings(train, at, *, limit=None, seeds=(), command=("l2r-runtime", "learne
     specs = with_seeds(spec, seeds)
     placement = place(specs, snapshot.ledger)
     plan = plan_launch(specs, placement, snapshot.nodes, owner="me", uids=[item.name for item in specs])
-    return (*check_training(plan, snapshot), *check_elastic(plan))
+    return check_training(plan, snapshot)
 
 
 @pytest.mark.parametrize(("name", "hint"), [("racin", "Did you mean racing?"), ("quake", "There are racing")])
