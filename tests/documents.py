@@ -218,7 +218,10 @@ def missing_code(root: Path, page: Path) -> Iterator[str]:
         path = root / module
         if not path.is_file():
             yield f"there is no module {module}"
-        elif name and re.search(rf"^(\s*(async )?def |class ){name}\b", path.read_text("utf-8"), re.MULTILINE) is None:
+        elif (
+            name
+            and re.search(rf"^(\s*(async )?def |class ){name}\b", path.read_text("utf-8"), re.MULTILINE) is None
+        ):
             yield f"{module} defines no {name}"
 
 

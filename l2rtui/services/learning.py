@@ -70,8 +70,8 @@ class _Records:
 
 
 class RunLearning(Struct, frozen=True):
-    """State of the learning of a run, the newest metrics in its learner's log, and what bounds its speed; None if
-    none were read.
+    """State of a run's learning, the newest metrics in its learner's log, and the bottleneck of its speed; both are
+    None if nothing was read.
     """
 
     state: LearningState

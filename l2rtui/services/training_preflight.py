@@ -247,9 +247,7 @@ def _collection(training: _Training) -> Iterator[Finding]:
         others = ", ".join(environments.COLLECTED_ON_DEVICE)
         yield training.refusal(sentence, f"Take workers, or one of {others}.")
     elif Role.WORKER not in roles and "collect" not in settings and settings.get("algorithm") != "bc":
-        sentence = (
-            f"the run has no workers, and environment {environment.name} has no device form to collect from"
-        )
+        sentence = f"the run has no workers, and environment {environment.name} has no device form to collect from"
         hint = "Give it workers; with train.collect: workers it waits for those that join from elsewhere."
         if environment.may_be_class:
             hint += " With train.collect: device the learner itself steps a class on tensors."

@@ -101,7 +101,7 @@ def fields_of(path: Path) -> list[str]:
 
 
 class RunGroup(Struct, frozen=True):
-    """A group that no descendant of a run leaves by clearing its environment, session or parent."""
+    """Control group of a run. No descendant can leave it by changing its environment, session or parent."""
 
     folder: Path
 

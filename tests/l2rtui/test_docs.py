@@ -25,8 +25,16 @@ BROKEN = {
     "an unknown target": ("README.md", "\n```sh\nmake docks\n```\n", "the Makefile has no target docks"),
     "a broken link": ("docs/gpu.md", "\nSee [this](nowhere.md).\n", "the link nowhere.md leads to nothing"),
     "a broken anchor": ("docs/gpu.md", "\nSee [this](keys.md#nowhere).\n", "keys.md#nowhere leads to nothing"),
-    "a missing module": ("docs/gpu.md", "\nSee `runtime/rl/nowhere.py`.\n", "there is no module runtime/rl/nowhere.py"),
-    "a missing name": ("docs/gpu.md", "\nSee `l2rtui/config.py`, `nobody`.\n", "l2rtui/config.py defines no nobody"),
+    "a missing module": (
+        "docs/gpu.md",
+        "\nSee `runtime/rl/nowhere.py`.\n",
+        "there is no module runtime/rl/nowhere.py",
+    ),
+    "a missing name": (
+        "docs/gpu.md",
+        "\nSee `l2rtui/config.py`, `nobody`.\n",
+        "l2rtui/config.py defines no nobody",
+    ),
     "a page linked from nowhere": ("docs/orphan.md", "# A page\n", "docs/orphan.md: no page links to it"),
     "a page outside of the navigation": (
         "docs/orphan.md",
@@ -48,7 +56,15 @@ def copy_of_pages(folder: Path) -> Path:
     """Copy the pages, so that a test may break something."""
     for name in ("docs", "mkdocs.yml", "README.md", "Makefile"):
         (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, folder / name)
-    for name in ("manifests", "screenshots", "requirements", "pyproject.toml", "l2rtui", "runtime", "CONTRIBUTING.md"):
+    for name in (
+        "manifests",
+        "screenshots",
+        "requirements",
+        "pyproject.toml",
+        "l2rtui",
+        "runtime",
+        "CONTRIBUTING.md",
+    ):
         (folder / name).symlink_to(ROOT / name)
     return folder
 

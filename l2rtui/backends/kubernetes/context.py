@@ -85,7 +85,7 @@ class ClusterContext:
         return await self.snapshot()
 
     async def server_facts(self, specs: Iterable[RunSpec]) -> ServerFacts:
-        """Return what rendering of these specs needs to know, by the latest snapshot of whatever age."""
+        """Return the facts of the server that the manifests of these specs depend on; the snapshot may be old."""
         from l2rtui.backends.kubernetes.manifests import gpu_binding, pod_parts
 
         # Host names of nodes and the server's version do not change while the connection is open.

@@ -42,8 +42,8 @@ _OVERTIME_SECONDS = 10.0
 _NOT_SEEN = "what a daemon of this machine started for it ({daemons})"
 _DAEMONS = "at, systemd, ssh"
 _NOT_SEEN_WITHOUT_GROUP = (
-    "processes that cleared their environment and lost their parent while the run had no supervisor, as this user "
-    "may create no control group"
+    "processes that cleared their environment and lost their parent while the run had no supervisor (this user may "
+    "not create control groups, which would show them)"
 )
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _OWN_CODE = "workdir"

@@ -150,7 +150,7 @@ class MlflowExport:
         self.place = str(mlflow.get_tracking_uri())
 
     def put(self, run: TrackedRun) -> bool:
-        """Write a run; return False if MLflow has it with its end, or gets it from the learner."""
+        """Write a run; return False if MLflow has all of it already, or the learner itself sends it."""
         name = self._project or run.group
         experiment = self._client.get_experiment_by_name(name)
         folder = experiment.experiment_id if experiment else self._client.create_experiment(name)

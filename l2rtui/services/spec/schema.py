@@ -73,10 +73,10 @@ class GpuForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """GPUs that suit a set: nodes without one are left out."""
 
     count: Annotated[
-        int, Meta(ge=0, le=64, description="whole GPUs for each replica; 0: as many slots as said")
+        int, Meta(ge=0, le=64, description="whole GPUs for each replica; 0: slots of a GPU, as many as `slots`")
     ] = 1
-    model: Annotated[str, Meta(description="words of the model's name: A100, RTX A6000", examples=["A100"])] = ""
-    memory: Annotated[Quantity, Meta(description="least memory: 40Gi", examples=["40Gi"])] | None = None
+    model: Annotated[str, Meta(description="part of the GPU's model name: A100, RTX A6000", examples=["A100"])] = ""
+    memory: Annotated[Quantity, Meta(description="smallest memory of a GPU: 40Gi", examples=["40Gi"])] | None = None
 
 
 class TolerationForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -259,19 +259,16 @@ class NodesForm(_ProcessesForm, kw_only=True):
     name: SetName = "nodes"
     replicas: Count = 1
     min: Annotated[int, Meta(ge=1, le=4096, description="fewest nodes that train")] = 1
-    max: (
-        Annotated[
-            int, Meta(ge=1, le=4096, description="most nodes; as many as replicas when not said", examples=[8])
-        ]
-        | None
-    ) = None
+    max: Annotated[int, Meta(ge=1, le=4096, description="most nodes; default: replicas", examples=[8])] | None = (
+        None
+    )
     nproc_per_node: (
         Annotated[
             int,
             Meta(
                 ge=1,
                 le=1024,
-                description="processes of each node; when not said one for each GPU, on a CPU as many as slots",
+                description="processes of each node; default: one for each GPU, or on a CPU one for each slot",
                 examples=[4],
             ),
         ]
@@ -323,7 +320,7 @@ class StepForm(_ProcessesForm, kw_only=True):
     after: (
         Annotated[
             list[str],
-            Meta(description="steps that come before it; the one above when not said", examples=[["data"]]),
+            Meta(description="steps that come before it; default: the one above", examples=[["data"]]),
         ]
         | None
     ) = None
@@ -336,7 +333,9 @@ class PlacementForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
     policy: Annotated[
         Literal["pack", "spread", "free-memory", "least-busy"],
-        Meta(description="device after device, round all, or first where most memory is free or the load is least"),
+        Meta(
+            description="fill one GPU after the other, spread evenly, most free memory first, or least busy first"
+        ),
     ] = "pack"
     on: Annotated[
         str,
@@ -356,7 +355,7 @@ class QueueForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
         str, Meta(description="LocalQueue of Kueue (also for a JobSet), Queue of Volcano", examples=["rl"])
     ] = ""
     scheduler: Annotated[
-        str, Meta(description="schedulerName; the system's usual one when not said", examples=["volcano"])
+        str, Meta(description="schedulerName; default: that of the cluster", examples=["volcano"])
     ] = ""
 
 
@@ -387,7 +386,7 @@ class AlertForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
         list[str],
         Meta(description="stalled, diverged, failed, done, limit, learned=VALUE", examples=[["failed", "done"]]),
     ]
-    to: Annotated[Literal["webhook", "mail", "command"], Meta(description="Way that the word goes.")]
+    to: Annotated[Literal["webhook", "mail", "command"], Meta(description="How the message is delivered.")]
     url_from: Annotated[
         str, Meta(description="variable of a secret in pod.secrets: the webhook's address", examples=["SLACK_URL"])
     ] = ""
@@ -398,13 +397,13 @@ class AlertForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
         Literal["slack", "mattermost", "json"], Meta(description="Form of the message to a webhook.")
     ] = "slack"
     address: Annotated[
-        str, Meta(description="of the mail, which the host's sendmail sends", examples=["me@lab.org"])
+        str, Meta(description="recipient; the learner's host sends with sendmail", examples=["me@lab.org"])
     ] = ""
     command: Annotated[
         list[str],
         Meta(description="argv; gets the message as JSON on its standard input", examples=[["notify-send", "l2r"]]),
     ] = []
-    after: Annotated[Quantity, Meta(description="time without an update that is stalled: 5m")] = "5m"
+    after: Annotated[Quantity, Meta(description="time without an update after which a run is stalled: 5m")] = "5m"
 
 
 class RangeForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -449,7 +448,7 @@ class _RunForm(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=T
     name: Name
     seed: Annotated[
         int,
-        Meta(ge=0, le=MAX_SEED, description="Seed of everything that is drawn at random; --seeds makes several."),
+        Meta(ge=0, le=MAX_SEED, description="Random seed; --seeds makes one run for each of several."),
     ] = 0
     image: Annotated[
         str, Meta(description="container image; this machine's own backend needs none", examples=[_IMAGE])
@@ -494,11 +493,11 @@ class _RunForm(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=T
     sweep: Annotated[
         dict[str, Any] | None,
         Meta(
-            description="by path of a field its list of values or range, and seeds: 0-4; docs/sweeps.md",
+            description="fields and their values: a list or a range for each path, and seeds: 0-4; docs/sweeps.md",
             examples=[{"train.ppo.lr": [0.0003, 0.001]}],
         ),
     ] = None
-    pod: Annotated[PodForm, Meta(description="how containers are set up, for every set")] = field(
+    pod: Annotated[PodForm, Meta(description="settings of the containers of every set")] = field(
         default_factory=PodForm
     )
 
@@ -509,7 +508,7 @@ class LearnerWorkersForm(_RunForm, tag_field="kind", tag="learner-workers", kw_o
     learner: LearnerForm = field(default_factory=LearnerForm)
     workers: Annotated[
         list[WorkersForm] | None,
-        Meta(description="one set of one worker when not said; none where the learner collects by itself"),
+        Meta(description="default: one set of one worker; none if the learner collects by itself"),
     ] = None
     evaluator: EvaluatorForm | None = None
     program: Annotated[

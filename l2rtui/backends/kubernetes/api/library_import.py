@@ -69,7 +69,7 @@ def large_import(module: str) -> Iterator[None]:
 
 
 class _Unused:
-    """Any class or function of a module that is left out."""
+    """Placeholder for the classes and functions of a module that is not imported."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
