@@ -44,7 +44,8 @@ from l2rtui.domain.snapshot import RunView
 from l2rtui.errors import BackendError, NotFoundError
 from runtime.base import bounded_json
 
-_RELEASE_TRIES = 6
+_RELEASE_TRIES: Final = 6
+_FIRST_PAUSE_SECONDS: Final = 0.1
 Numbers = tuple[tuple[str, int], ...]
 """Kind and number of objects, as shown in the progress of a destroy."""
 OVERTIME_SECONDS: Final = 75.0
@@ -151,7 +152,7 @@ class RunClaims:
         return not self.trouble and not await self._retry(is_releasing=False) and not self.trouble
 
     async def _retry(self, *, is_releasing: bool) -> dict[Device, int]:
-        pauses = RetryPauses(0.1)
+        pauses = RetryPauses(_FIRST_PAUSE_SECONDS)
         for _ in range(_RELEASE_TRIES):
             try:
                 counts: Counter[Device] = Counter()

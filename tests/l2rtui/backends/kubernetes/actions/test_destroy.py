@@ -6,6 +6,7 @@ import pytest
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.actions import destroy as destroying
+from l2rtui.backends.kubernetes.actions import owned_objects
 from l2rtui.backends.kubernetes.actions.destroy import destroy
 from l2rtui.domain.receipt import Receipt
 from l2rtui.errors import NotFoundError
@@ -18,6 +19,8 @@ def short_waits(monkeypatch):
     monkeypatch.setattr(destroying, "_ROUND_SECONDS", (0.01,))
     monkeypatch.setattr(destroying, "REST_SECONDS", 0.5)
     monkeypatch.setattr(destroying, "FORCED_SECONDS", 0.5)
+    for module in (destroying, owned_objects):
+        monkeypatch.setattr(module, "_FIRST_PAUSE_SECONDS", 0.001)
 
 
 async def destroyed(cluster, server, **options):
