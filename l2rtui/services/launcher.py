@@ -10,7 +10,7 @@ import logging
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -39,7 +39,6 @@ from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, Run
 from l2rtui.domain.status import Level, Phase
 from l2rtui.domain.workload import RunSpec, pod_name, with_binding, without_shared_pods
 from l2rtui.errors import L2RError, LaunchError, LeftBehindError, NotFoundError, RefusedError
-from l2rtui.services import destroyed_specs
 from l2rtui.services.history import journal
 from l2rtui.services.history.recorder import DestroyRecording, LaunchRecording
 from l2rtui.services.spec.spec_file import LaunchRequest
@@ -205,9 +204,6 @@ async def launch(backend: Backend, prepared: CheckedPlan) -> AsyncGenerator[Step
         reasons = "; ".join(finding.sentence for finding in refused)
         raise RefusedError(f"The launch is refused: {reasons}.", refused[0].hint)
     plan = prepared.plan
-    names = ", ".join(run.spec.name for run in plan.runs)
-    _log.info("launch %s: begins", names)
-    # From the start: objects left behind by a launcher killed half-way are then in the history, too.
     recording = LaunchRecording(backend, plan, prepared.source)
     try:
         await watch_sweeps(backend, [(run.uid, run.spec) for run in plan.runs])
@@ -218,11 +214,7 @@ async def launch(backend: Backend, prepared: CheckedPlan) -> AsyncGenerator[Step
                     raise LaunchError(f"{done.step.kind} {done.step.name} was not started: {done.error}.")
     except L2RError as error:
         receipts = await take_back(backend, plan)
-        journal.record("launch", names, "failed", error=str(error))
-        if isinstance(error, SlotTakenError):  # nothing ran, and usually the launch is planned again
-            await recording.dropped()
-        else:
-            await recording.failed(error.message)
+        await recording.failed(error)
         if left := [receipt.sentence for receipt in receipts if receipt.left]:
             raise LeftBehindError(f"{error.message} {'. '.join(left)}.", "Try `l2rtui destroy` again.") from error
         if isinstance(error, RefusedError):
@@ -232,11 +224,9 @@ async def launch(backend: Backend, prepared: CheckedPlan) -> AsyncGenerator[Step
     except (asyncio.CancelledError, GeneratorExit):
         # Shielded: a second Ctrl-C must not leave half a roll-back behind.
         await asyncio.shield(asyncio.ensure_future(take_back(backend, plan)))
-        journal.record("launch", names, "taken back")
-        await asyncio.shield(asyncio.ensure_future(recording.failed("it was interrupted")))
+        await asyncio.shield(asyncio.ensure_future(recording.interrupted()))
         raise
-    journal.record("launch", names, "done", pods=[pod.name for run in plan.runs for pod in run.pods])
-    await recording.written()
+    await recording.done()
 
 
 async def take_back(
@@ -485,16 +475,10 @@ async def destroy(
 
     Its spec is kept: ``relaunch`` launches it again.
     """
-    _log.info("destroy %s: begins", run.name)
     recording = DestroyRecording(backend, run)
     await recording.gather()
-    with suppress(L2RError):  # a run whose spec cannot be read is destroyed anyway
-        # Before the first deletion: afterwards the spec can no longer be read.
-        destroyed_specs.keep(await backend.spec(run.name))
     async with aclosing(backend.destroy(run, grace_seconds=grace_seconds, purge=purge, force=force)) as items:
         async for item in items:
             if isinstance(item, Receipt):
-                left = [f"{leftover.kind} {leftover.name}" for leftover in item.left]
-                journal.record("destroy", run.name, "left" if left else "done", left=left, objects=item.objects)
-                await recording.written(item)
+                await recording.done(item)
             yield item

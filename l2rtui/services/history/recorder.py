@@ -1,6 +1,7 @@
-"""Recorder: launches and destroys write to the history in a thread; they neither wait long for it nor fail with it.
+"""Recorder: observes launches and destroys for the history, the journal and the log of the program.
 
-A history that cannot be written causes one warning per program, which the caller shows.
+The history is written in a thread; a launch neither waits long for it nor fails with it. A history that cannot be
+written causes one warning per program, which the caller shows.
 """
 
 from __future__ import annotations
@@ -9,13 +10,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from l2rtui.backends.common.refusals import SlotTakenError
 from l2rtui.domain.history import Ending, HistoryRecord, RunOutcome
 from l2rtui.errors import L2RError
+from l2rtui.services import destroyed_specs
+from l2rtui.services.history import journal
 from l2rtui.services.history.contexts import owner_of, parts_of
 
 if TYPE_CHECKING:
@@ -50,7 +55,8 @@ def is_shared(backend: Backend) -> bool:
 
 
 class LaunchRecording:
-    """Record of one launch, written in parallel with the launch from its start.
+    """Record of one launch, written in parallel with the launch from its start: a launcher that is killed half-way
+    leaves objects, and they must be in the history.
 
     Args:
         source: Spec file of the launch; empty without one.
@@ -59,14 +65,19 @@ class LaunchRecording:
     def __init__(self, backend: Backend, plan: LaunchPlan, source: str) -> None:
         self._backend = backend
         self._plan = plan
+        self._names = ", ".join(run.spec.name for run in plan.runs)
+        _log.info("launch %s: begins", self._names)
         self._task: asyncio.Task[list[HistoryRecord] | None] | None = None
         if is_recorded(backend):
             self._task = asyncio.create_task(
                 _quietly(lambda: asyncio.to_thread(_put_launch, backend, plan, source))
             )
 
-    async def written(self) -> None:
+    async def done(self) -> None:
         """Wait, a few moments at most, until the record is written and attached to its run."""
+        journal.record(
+            "launch", self._names, "done", pods=[pod.name for run in self._plan.runs for pod in run.pods]
+        )
         if self._task is None:
             return
         await asyncio.wait({self._task}, timeout=WRITE_SECONDS)
@@ -78,35 +89,52 @@ class LaunchRecording:
             await _quietly(lambda: share(self._backend, records))
             await _quietly(lambda: watch_ends(self._backend, [record.entry.run_id for record in records]))
 
-    async def failed(self, sentence: str) -> None:
-        """Record that the launch was rolled back."""
-        if self._task is None:
-            return
-        await asyncio.wait({self._task}, timeout=WRITE_SECONDS)
-        uids = [run.uid for run in self._plan.runs]
-        records = await _quietly(lambda: asyncio.to_thread(_complete, uids, RunOutcome.TAKEN_BACK, sentence))
+    async def failed(self, error: L2RError) -> None:
+        """Record that the launch failed and was rolled back."""
+        journal.record("launch", self._names, "failed", error=str(error))
+        if isinstance(error, SlotTakenError):
+            # Another launch was faster, nothing ran, and usually the launch is planned again.
+            await self._end(_remove)
+        else:
+            await self._taken_back(error.message)
+
+    async def interrupted(self) -> None:
+        """Record that the user interrupted the launch, and that it was rolled back."""
+        journal.record("launch", self._names, "taken back")
+        await self._taken_back("it was interrupted")
+
+    async def _taken_back(self, sentence: str) -> None:
+        records = await self._end(lambda uids: _complete(uids, RunOutcome.TAKEN_BACK, sentence))
         await _left_in_place(self._backend, records)
 
-    async def dropped(self) -> None:
-        """Remove the record: another launch was faster, and the run never existed."""
+    async def _end(self, change: Callable[[list[str]], Any]) -> Any:
+        """Change the records of the runs, by their ids, in a thread."""
         if self._task is None:
-            return
+            return None
         await asyncio.wait({self._task}, timeout=WRITE_SECONDS)
-        await _quietly(lambda: asyncio.to_thread(_remove, [run.uid for run in self._plan.runs]))
+        uids = [run.uid for run in self._plan.runs]
+        return await _quietly(lambda: asyncio.to_thread(change, uids))
 
 
 class DestroyRecording:
     """Record of the end of one run: gathered before its first object is deleted, written with the receipt."""
 
     def __init__(self, backend: Backend, run: RunView) -> None:
+        _log.info("destroy %s: begins", run.name)
+        self._name, self._spec = run.name, backend.spec
         # In a view of several contexts the record is made in the run's own context.
         self._backend, self._run = owner_of(backend, run)
         self._ending: Ending | None = None
 
     async def gather(self) -> None:
-        """Read the data that the destroy will remove; a failure is a note in the record."""
+        """Read the data that the destroy will remove; a failure is a note in the record.
+
+        The exact spec is kept for ``relaunch``: afterwards it can no longer be read.
+        """
         if is_recorded(self._backend):
             self._ending = await _quietly(self._gathered)
+        with suppress(L2RError):  # a run whose spec cannot be read is destroyed anyway
+            destroyed_specs.keep(await self._spec(self._name))
 
     async def _gathered(self) -> Ending:
         from l2rtui.services.history.endings import gather_ending, outcome_of
@@ -115,8 +143,10 @@ class DestroyRecording:
         outcome = outcome_of(self._run, snapshot.pods_of(self._run.name)) or RunOutcome.DESTROYED
         return await gather_ending(self._backend, snapshot, self._run, outcome)
 
-    async def written(self, receipt: Receipt) -> None:
+    async def done(self, receipt: Receipt) -> None:
         """Write the end with its receipt, also for a run launched by another user."""
+        left = [f"{leftover.kind} {leftover.name}" for leftover in receipt.left]
+        journal.record("destroy", self._name, "left" if left else "done", left=left, objects=receipt.objects)
         if self._ending is None:
             return
         ending = replace(self._ending, receipt=receipt.sentence)
