@@ -154,12 +154,19 @@ async def prepare_runs(
     plan = replace(plan, wave=wave, pins=pins)
     if backend.renderer is not None:
         plan = await backend.renderer.planned(plan)
-    ignored = () if backend.renderer is not None else cluster_fields(specs)
-    own_code = await asyncio.to_thread(lambda: tuple(workdirs.findings_of(specs)))
-    checks = (*own_code, *check_training(plan, snapshot), *await backend.check(plan))
-    facts = dict.fromkeys((*notes, *ignored, *checks))
+    facts = dict.fromkeys((*notes, *await checks_of(backend, plan, snapshot)))
     placing = Placing(pins, policy, overcommit, excluded)
     return CheckedPlan(plan, preflight(plan, snapshot, facts), source, placing, notes)
+
+
+async def checks_of(backend: Backend, plan: LaunchPlan, snapshot: ClusterSnapshot) -> tuple[Finding, ...]:
+    """Return the findings about a plan that `preflight` cannot make from plan and snapshot alone: about ignored
+    fields, own code, training, and those of the backend.
+    """
+    specs = [run.spec for run in plan.runs]
+    ignored = () if backend.renderer is not None else cluster_fields(specs)
+    own_code = await asyncio.to_thread(lambda: tuple(workdirs.findings_of(specs)))
+    return (*ignored, *own_code, *check_training(plan, snapshot), *await backend.check(plan))
 
 
 async def replan(backend: Backend, prepared: CheckedPlan, error: SlotTakenError) -> CheckedPlan:

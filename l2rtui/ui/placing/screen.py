@@ -173,12 +173,13 @@ class PlaceScreen(SettledScreen, Screen[tuple[str, ...] | None]):
 
     def _start_check(self) -> None:
         self._timer = None
-        plan = self.editor.plan(self._snapshot)
-        if plan is None:
+        snapshot, request = self._snapshot, self.editor.request
+        plan = self.editor.plan(snapshot)
+        if plan is None or request is None:
             return
 
         async def check() -> None:
-            facts = await self._ctx.backend.check(plan)
+            facts = (*request.notes, *await launcher.checks_of(self._ctx.backend, plan, snapshot))
             if self.facts is None and self.is_open:  # otherwise the screen was left while the cluster answered
                 self.facts = facts
                 self._show()

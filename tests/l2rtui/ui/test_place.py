@@ -255,6 +255,14 @@ async def test_what_does_not_fit_is_said_and_cannot_be_planned(desk, cluster):
         assert not (await cluster.snapshot()).runs
 
 
+async def test_a_mistake_in_the_training_settings_is_named_while_placing(desk, cluster, tmp_path):
+    spec = SPEC.replace("{environment: racing}", "{environment: racin}")
+    (tmp_path / "manifests" / "grid.yaml").write_text(spec, "utf-8")
+    async with desk(backend=cluster, ready=False) as one:
+        await open_place(one)
+        await one.until(lambda: "there is no such environment" in one.words(), "the finding")
+
+
 async def test_a_small_terminal_can_place_too(desk, cluster):
     async with desk(backend=cluster, ready=False, size=(80, 24)) as one:
         await open_place(one)
