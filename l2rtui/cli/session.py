@@ -18,7 +18,7 @@ import time
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from l2rtui.backends.registry import chosen_backend, make_backend
 from l2rtui.cli.contexts import composed_backend, contexts_of
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from l2rtui.backends.base import Backend
     from l2rtui.services.adoption import Adoption
 
+_LOOK_SECONDS: Final = 0.5
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -214,6 +215,10 @@ class Session:
         # A read from the terminal blocks the event loop, so the signal handler raises KeyboardInterrupt instead of
         # cancelling the task; here that becomes the same cancellation.
         self._is_asking = True
+        # A signal that comes just before read(2) would be handled only after the answer: alarms interrupt the read,
+        # and Python continues it after the handlers of all signals.
+        alarm = signal.signal(signal.SIGALRM, lambda _number, _frame: None)
+        signal.setitimer(signal.ITIMER_REAL, _LOOK_SECONDS, _LOOK_SECONDS)
         try:
             yield
         except KeyboardInterrupt:
@@ -221,6 +226,8 @@ class Session:
             raise asyncio.CancelledError from None
         finally:
             self._is_asking = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, alarm)
 
     @contextlib.contextmanager
     def interruption(self, meaning: str) -> Iterator[None]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -406,6 +408,24 @@ def test_ctrl_c_at_the_question_is_an_interruption(cli, spec, words):
     os.killpg(terminal.process.pid, 2)  # the effect of Ctrl-C in a terminal
     assert terminal.finish() == 130
     assert "Traceback" not in terminal.text
+
+
+DEAF = """
+import signal, sys, threading
+# The kernel gives SIGINT to a thread that does not block it, so no read of the main thread is interrupted.
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+from l2rtui.cli.main import main
+sys.exit(main())
+"""
+
+
+def test_a_ctrl_c_that_does_not_interrupt_the_read_is_noticed_all_the_same(cli, monkeypatch):
+    monkeypatch.setattr(cli, "argv", lambda *words: [sys.executable, "-c", DEAF, *words])
+    terminal = cli.terminal("destroy", "lidar-ppo", "--admin", "--backend", "demo")
+    terminal.read_until("[y/N]")
+    os.killpg(terminal.process.pid, signal.SIGINT)
+    assert terminal.finish() == 130
 
 
 def test_the_app_needs_a_terminal(cli):
