@@ -85,6 +85,7 @@ PROGRAM_KEY: Final = "program."
 
 # --- queues and gang schedulers -----------------------------------------------------------------------------
 KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
+KUEUE_PRIORITY: Final = "kueue.x-k8s.io/priority-class"
 KUEUE_GROUP: Final = "kueue.x-k8s.io/pod-group-name"
 KUEUE_COUNT: Final = "kueue.x-k8s.io/pod-group-total-count"
 """On pods: the LocalQueue, the group that is admitted together, and (as an annotation) the number of its pods."""

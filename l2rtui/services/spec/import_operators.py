@@ -102,10 +102,14 @@ def spec_of(documents: Sequence[Any], path: str, name: str = "") -> tuple[dict[s
     rendezvous = _rendezvous_objects(documents)
     others = [item for item in documents if item not in jobs and item not in rendezvous]
     if others or len(jobs) > 1:
-        kinds = ", ".join(str(mapping({"": item}, "").get("kind")) for item in others)
+        kinds = " and ".join(dict.fromkeys(str(mapping({"": item}, "").get("kind")) for item in others))
+        has_pods = any(mapping({"": item}, "").get("kind") in import_fields.PARTS for item in others)
+        hint = f"Apply the {kinds} with kubectl first, and take it out of this file."
+        if len(jobs) > 1 or has_pods:
+            hint = "Launch each from a file of its own; a run has its own rendezvous."
         raise SpecError(
             f"{path}: {jobs[0]['kind']} is a whole run, and the file has {kinds or 'several of them'} as well.",
-            "Launch each from a file of its own; a run has its own rendezvous.",
+            hint,
         )
     document = copy.deepcopy(jobs[0])
     gone = import_fields.pop_server_fields(document)
@@ -122,7 +126,8 @@ def spec_of(documents: Sequence[Any], path: str, name: str = "") -> tuple[dict[s
     if namespace := reading.meta.pop("namespace", None):
         sentence = f"metadata.namespace: {namespace} does not count: a run goes into the namespace of -n"
         reading.report(sentence, Severity.WARNING, f"Write -n {namespace} if it belongs there.")
-    queue = mapping(reading.meta, "labels").pop(labels.KUEUE_QUEUE, None)
+    given = mapping(reading.meta, "labels")
+    queue, priority = given.pop(labels.KUEUE_QUEUE, None), given.pop(labels.KUEUE_PRIORITY, None)
     reading.left_out(reading.meta, "metadata")
     outer = {key: value for key, value in document.items() if key not in ("apiVersion", "kind", "metadata", "spec")}
     reading.left_out(outer, "")
@@ -132,6 +137,9 @@ def spec_of(documents: Sequence[Any], path: str, name: str = "") -> tuple[dict[s
         data["queue"] = {"by": "kueue", "name": str(queue)}
         sentence = f"its label {labels.KUEUE_QUEUE} becomes `queue: {{by: kueue, name: {queue}}}`"
         reading.report(f"{sentence}, for which Kueue's integration of pods must be on")
+    if priority:
+        data["pod"] = {"template": {"metadata": {"labels": {labels.KUEUE_PRIORITY: str(priority)}}}}
+        reading.report(f"its label {labels.KUEUE_PRIORITY} goes to each of its pods")
     return data, tuple(reading.notes)
 
 

@@ -208,6 +208,22 @@ def test_the_queue_of_a_job_of_an_operator_is_that_of_the_run(load):
     assert "left out, since a run has no such field: metadata" not in said
 
 
+def test_the_priority_of_a_job_of_an_operator_is_that_of_its_pods(load):
+    key = "kueue.x-k8s.io/priority-class"
+    request = load(PYTORCH.replace("{name: mnist}", f"{{name: mnist, labels: {{{key}: high}}}}"))
+    for part in request.spec.sets:
+        assert json.loads(part.pod.templates[0])["metadata"]["labels"] == {key: "high"}
+
+
+def test_a_runtime_beside_its_job_is_to_be_applied_first(load):
+    runtime = (
+        "apiVersion: trainer.kubeflow.org/v1alpha1\nkind: TrainingRuntime\nspec: {template: {spec: {}}}\n---\n"
+    )
+    with pytest.raises(SpecError) as error:
+        load(f"{runtime}{TRAIN}")
+    assert error.value.hint == "Apply the TrainingRuntime with kubectl first, and take it out of this file."
+
+
 @pytest.mark.parametrize(
     ("text", "replicas", "bounds", "command", "words"),
     [

@@ -275,7 +275,7 @@ def claims_devices(pod_spec: Mapping[str, Any]) -> bool:
         return True
 
 
-_GROUPS: Final = {
+PARTS: Final = {
     "ReplicaSet": ("apps", "extensions"),
     "Deployment": ("apps", "extensions"),
     "StatefulSet": ("apps",),
@@ -332,10 +332,10 @@ def objects(documents: Iterable[Any], source: str) -> Iterable[dict[str, Any]]:
         # A pod spec under ``kind: Service``, which the API server would refuse, is certainly meant as a Pod.
         if kind == "Service" and not group and mapping(document, "spec").get("containers"):
             document = {**document, "kind": "Pod"}  # noqa: PLW2901  (as a Pod from here on)
-        elif not group and kind in _GROUPS and kind != "JobSet":
+        elif not group and kind in PARTS and kind != "JobSet":
             pass  # a common slip in files: ``v1`` has neither Jobs nor Deployments
-        elif group not in _GROUPS.get(kind, ()):
-            groups = _GROUPS.get(kind)
+        elif group not in PARTS.get(kind, ()):
+            groups = PARTS.get(kind)
             called = f"{kind} of {document.get('apiVersion')}" if groups else kind
             own = f" It is not the {kind} of {groups[0] or 'v1'}." if groups else ""
             instead = _REPLACED.get(kind, "")
@@ -355,5 +355,5 @@ def _group(document: Mapping[str, Any]) -> str:
     """Return the API group of an object; empty for the core group, and for an object without a version."""
     version = document.get("apiVersion")
     if not isinstance(version, str):  # items of a typed list, and files that were edited by hand
-        return _GROUPS.get(str(document.get("kind")), ("",))[0]
+        return PARTS.get(str(document.get("kind")), ("",))[0]
     return version.rpartition("/")[0]
