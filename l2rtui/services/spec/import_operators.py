@@ -126,8 +126,8 @@ def spec_of(documents: Sequence[Any], path: str, name: str = "") -> tuple[dict[s
     if namespace := reading.meta.pop("namespace", None):
         sentence = f"metadata.namespace: {namespace} does not count: a run goes into the namespace of -n"
         reading.report(sentence, Severity.WARNING, f"Write -n {namespace} if it belongs there.")
-    given = mapping(reading.meta, "labels")
-    queue, priority = given.pop(labels.KUEUE_QUEUE, None), given.pop(labels.KUEUE_PRIORITY, None)
+    job_labels = mapping(reading.meta, "labels")
+    queue, priority = job_labels.pop(labels.KUEUE_QUEUE, None), job_labels.pop(labels.KUEUE_PRIORITY, None)
     reading.left_out(reading.meta, "metadata")
     outer = {key: value for key, value in document.items() if key not in ("apiVersion", "kind", "metadata", "spec")}
     reading.left_out(outer, "")

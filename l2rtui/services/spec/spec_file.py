@@ -27,6 +27,7 @@ from l2rtui.services.spec import import_helm
 from l2rtui.services.spec.decode import check_image, kind_of, sets_of, train_of, unbound_sets, variables
 from l2rtui.services.spec.encode import alerts_in, limits_in, to_document
 from l2rtui.services.spec.mistakes import explain_all, explain_mistake
+from l2rtui.services.spec.other_files import other_tool, refuse_program
 from l2rtui.services.spec.schema import QueueForm, SpecForm, WorkdirForm
 from l2rtui.services.spec.sweep_fields import sweep_in, with_values
 from l2rtui.services.spec.yaml_lines import Keys, Locations, apply_override, dotted, parse_yaml, read_bytes
@@ -110,12 +111,15 @@ def load(
         SpecError: the file is missing or wrong; names file, line and field.
     """
     raw = read_bytes(path)
+    refuse_program(path, raw)
     if (request := _objects_request(path, raw, overrides, name, binding, limits, more)) is not None:
         return request
     data, locations = parse_yaml(raw, path)
     locations.allows_outside = allows_outside
     if not isinstance(data, dict):
         raise SpecError(f"{path}: a spec is a mapping of fields, this file holds {_kind(data)}.", "See manifests/.")
+    if "kind" not in data and (refusal := other_tool(path, data)) is not None:
+        raise refusal
     for override in overrides:
         locations.set_by_flag(apply_override(data, override), f"--set {override}")
     if name:
