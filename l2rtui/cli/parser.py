@@ -62,7 +62,10 @@ def _plan(parser: Parser) -> None:
 
 
 def _spec(parser: Parser) -> None:
-    parser.hint = "Write `-f FILE` for a spec, or `-t NAME` for a template or example, such as `-t cartpole-ppo`."
+    parser.hint = (
+        "Write `-f FILE` for a spec, or `-t NAME` for a template or example, such as `-t cartpole-ppo`. A program needs "
+        "a spec that runs it (docs/guides/own-code.md)."
+    )
     sentence = "spec file, or Kubernetes objects (repeatable), in YAML or JSON; - is the standard input"
     parser.option("-f", "--file", action="append", default=[], metavar="SPEC", help=sentence)
     parser.option("-t", "--template", default="", metavar="NAME", help="template in place of -f: `l2rtui template`")

@@ -112,7 +112,8 @@ def read_bytes(path: str) -> bytes:
         with nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
-        raise SpecError(f"There is no spec file {path}.", EXAMPLES_HINT) from None
+        hint = f"Download it first: curl -LO {path}" if "://" in path else EXAMPLES_HINT
+        raise SpecError(f"There is no spec file {path}.", hint) from None
     except OSError as error:
         raise SpecError(f"{path} cannot be read: {error.strerror}.", EXAMPLES_HINT) from error
     if len(raw) > MAX_FILE_BYTES:

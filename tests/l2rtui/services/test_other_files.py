@@ -72,3 +72,9 @@ def test_a_spec_that_begins_with_the_program_that_reads_it_is_a_spec(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("#!/usr/bin/env -S l2rtui launch -f\nkind: job\nname: a\njob: {command: [x]}\n", "utf-8")
     assert spec_file.load(str(path)).spec.name == "a"
+
+
+def test_an_address_is_to_be_downloaded_first():
+    with pytest.raises(SpecError) as error:
+        spec_file.load("https://lab.example/run.yaml")
+    assert error.value.hint == "Download it first: curl -LO https://lab.example/run.yaml"
