@@ -63,8 +63,8 @@ def _plan(parser: Parser) -> None:
 
 def _spec(parser: Parser) -> None:
     parser.hint = (
-        "Write `-f FILE` for a spec, or `-t NAME` for a template or example, such as `-t cartpole-ppo`. A program needs "
-        "a spec that runs it (docs/guides/own-code.md)."
+        "Write `-f FILE` for a spec, or `-t NAME` for a template or example, such as `-t cartpole-ppo`. A program "
+        "needs a spec that runs it (docs/guides/own-code.md)."
     )
     sentence = "spec file, or Kubernetes objects (repeatable), in YAML or JSON; - is the standard input"
     parser.option("-f", "--file", action="append", default=[], metavar="SPEC", help=sentence)
