@@ -140,7 +140,7 @@ class InspectActions:
         self._read(f"Alerts of {run.name}", [(Span(line),) for line in text.splitlines()])
 
     def _read(self, title: str, lines: Sequence[Line]) -> None:
-        from l2rtui.ui.dialogs.detail import DetailScreen
+        from l2rtui.ui.dialogs.dialog import DetailScreen
 
         self._view.screen.app.push_screen(DetailScreen(lines, sanitize(title)))
 

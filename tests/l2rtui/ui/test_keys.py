@@ -13,8 +13,7 @@ from textual.color import Color
 from l2rtui.domain.node import GpuUse
 from l2rtui.ui.app import L2RApp
 from l2rtui.ui.dialogs.artifacts import ArtifactsScreen
-from l2rtui.ui.dialogs.detail import DetailScreen
-from l2rtui.ui.dialogs.dialog import Dialog
+from l2rtui.ui.dialogs.dialog import DetailScreen, Dialog
 from l2rtui.ui.dialogs.help import COMMANDS_HEADING, FILTERS_HEADING, GREYED, help_lines
 from l2rtui.ui.dialogs.images import ImagesScreen
 from l2rtui.ui.dialogs.launch import LaunchScreen
