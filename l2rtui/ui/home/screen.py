@@ -34,9 +34,9 @@ from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.state.connection_status import ConnectionStatus
 from l2rtui.ui.state.messages import LeaveRequested
+from l2rtui.ui.widgets.bars import KeyBar
 from l2rtui.ui.widgets.charts import ChartView
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
-from l2rtui.ui.widgets.key_bar import KeyBar
 from l2rtui.ui.widgets.log_pane import LogPane, PatternsRemoved
 from l2rtui.ui.widgets.run_table import RunTable
 from l2rtui.ui.widgets.span_renderer import SpanWidget
