@@ -45,7 +45,7 @@ def eks_token(cluster: str, region: str, profile: str, role: str) -> tuple[str, 
     Raises:
         ImportError: Amazon's library is not installed. BackendError: There are no credentials.
     """
-    from l2rtui.cloud.aws.eks_token import sign_eks_token
+    from l2rtui.cloud.aws.eks_login import sign_eks_token
 
     return sign_eks_token(cluster, region, profile, role)
 
