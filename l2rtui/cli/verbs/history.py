@@ -273,7 +273,7 @@ async def _show(session: Session, word: str) -> int:
     if session.out.form in ("json", "yaml"):
         session.out.dump(history_tables.record_document(record, spec_document(record)))
         return EXIT_DONE
-    from l2rtui.services.history.description import record_lines
+    from l2rtui.services.history.lookup import record_lines
 
     for line in record_lines(record):
         session.out.line(line)

@@ -125,7 +125,7 @@ class HistoryScreen(Overview):
         self._ctx.background.start(self._show(key), group="history", what="the record", is_exclusive=True)
 
     async def _show(self, run_id: str) -> None:
-        from l2rtui.services.history.description import record_lines
+        from l2rtui.services.history.lookup import record_lines
 
         def describe(store: HistoryStore) -> tuple[str, list[str]]:
             record = store.get(run_id)
