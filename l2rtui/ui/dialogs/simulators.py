@@ -16,7 +16,7 @@ from textual.widgets import Input, Static
 
 from l2rtui.domain.quantity import age
 from l2rtui.domain.sanitize import sanitize
-from l2rtui.domain.simulator import CameraImage, CellRows, Simulator, to_cells
+from l2rtui.domain.simulator import UPPER, CameraImage, CellRows, Simulator, to_cells
 from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.status import Level
 from l2rtui.errors import L2RError
@@ -33,8 +33,6 @@ from l2rtui.ui.text import Line, Span, TextStyle, key_hints, status_text, style_
 from l2rtui.ui.widgets.prompt_input import PromptInput
 from l2rtui.ui.widgets.span_renderer import SpanWidget, is_plain
 from l2rtui.ui.widgets.table_model import Row, columns_of, row_of
-
-UPPER = "▀"
 
 
 class CameraImageView(SpanWidget):

@@ -31,9 +31,8 @@ from l2rtui.ui.keys.table import Key, KeyContext, in_bar
 from l2rtui.ui.overviews.chart_content import ChartContent
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.state.connection_status import ConnectionStatus
-from l2rtui.ui.state.learning_states import LearningStates
+from l2rtui.ui.state.learning_states import NOT_READ, WORKER_INTERVAL_SECONDS, LearningStates, RecordAges
 from l2rtui.ui.state.messages import LearningChanged
-from l2rtui.ui.state.record_ages import NOT_READ, WORKER_INTERVAL_SECONDS, RecordAges
 from l2rtui.ui.state.record_streams import WatchedPods
 from l2rtui.ui.state.snapshot_index import SnapshotIndex
 from l2rtui.ui.text import Line, shorten

@@ -16,7 +16,7 @@ from l2rtui.domain.runstatus import Learning, LearningState
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
-from l2rtui.ui.state.record_ages import NOT_READ, RecordAges
+from l2rtui.ui.state.learning_states import NOT_READ, RecordAges
 from l2rtui.ui.state.snapshot_index import SnapshotIndex
 from l2rtui.ui.text import TextStyle, fit
 from l2rtui.ui.widgets import pod_table, run_table
