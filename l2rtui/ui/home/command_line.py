@@ -13,10 +13,10 @@ from textual.widgets import Static
 
 from l2rtui.services import destroyed_specs
 from l2rtui.ui.home.context_actions import ContextActions
-from l2rtui.ui.home.filter_actions import FilterActions
 from l2rtui.ui.home.home_view import HomeView
 from l2rtui.ui.home.log_actions import LogActions
 from l2rtui.ui.home.selection import Pane
+from l2rtui.ui.home.view_actions import FilterActions
 from l2rtui.ui.keys.palette import command_named, complete, hint_for
 from l2rtui.ui.state.spec_files import example_specs
 from l2rtui.ui.widgets.prompt_input import PromptInput
