@@ -99,9 +99,9 @@ async def run_report(session: Session) -> int:
     """Write the page of an experiment."""
     # Charts and the page itself: no other verb of the history needs them.
     from l2rtui.cli.verbs.curves import write_text
-    from l2rtui.domain.report import page_text
     from l2rtui.domain.workload import name_problem
     from l2rtui.services.history.report import experiment_report
+    from l2rtui.services.history.report_page import page_text
 
     name = session.args.experiment
     path = session.args.out or f"{bare_experiment(name)}.html"
