@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from l2rtui.config import Settings, current_context, kubeconfigs, named_kubeconfigs, nearest, user_name
-from l2rtui.errors import ConfigError, UsageError
+from l2rtui.config import Settings, current_context, kubeconfigs, named_kubeconfigs, user_name
+from l2rtui.errors import ConfigError, UsageError, nearest
 
 if TYPE_CHECKING:
     from l2rtui.backends.base import Backend
