@@ -18,14 +18,14 @@ from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack
 from l2rtui.backends.base import Backend
 from l2rtui.backends.common.refusals import SlotTakenError
 from l2rtui.backends.registry import make_backend
-from l2rtui.config import Settings, load_settings, nearest, state_dir
+from l2rtui.config import Settings, load_settings, state_dir
 from l2rtui.domain.log import LogLine, LogQuery
 from l2rtui.domain.metrics import RunMetrics
 from l2rtui.domain.placement import parse_pins
 from l2rtui.domain.preflight import taken_names
 from l2rtui.domain.receipt import Receipt
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
-from l2rtui.errors import EXIT_OUT_OF_REACH, L2RError, NotFoundError, RefusedError, UsageError
+from l2rtui.errors import EXIT_OUT_OF_REACH, L2RError, NotFoundError, RefusedError, UsageError, nearest
 from l2rtui.services import launcher
 from l2rtui.services import logs as log_service
 from l2rtui.services import metrics as metrics_service

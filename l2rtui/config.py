@@ -7,12 +7,12 @@ capitals. Importing this is cheap: a TOML parser is loaded only if there is a fi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from l2rtui.errors import ConfigError
+from l2rtui.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from dataclasses import Field
@@ -230,14 +230,6 @@ def user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # no entry in the user database: usual in containers
         return f"uid-{os.getuid()}"
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Return ``Did you mean X?`` for the most similar name, or an empty text."""
-    import difflib
-
-    matches = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
-    return f"Did you mean {matches[0]}?" if matches else ""
 
 
 def _xdg(variable: str, default: str) -> Path:

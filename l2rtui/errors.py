@@ -6,6 +6,7 @@ Every expected failure of l2rtui is an L2RError; the command line prints its sen
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 EXIT_DONE = 0
@@ -74,3 +75,12 @@ class LeftBehindError(LaunchError):
     """An object could not be removed; the message names it."""
 
     exit_code: ClassVar[int] = EXIT_LEFT_BEHIND
+
+
+def nearest(name: str, names: Iterable[str], most: int = 1) -> str:
+    """Return the hint ``Did you mean X?`` for the most similar names; empty if none is similar."""
+    import difflib  # needed only for errors
+
+    # Less than the usual 0.6: names are short, and one wrong letter weighs more.
+    matches = difflib.get_close_matches(name, list(names), most, cutoff=0.5)
+    return f"Did you mean {' or '.join(matches)}?" if matches else ""

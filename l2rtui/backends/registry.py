@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from l2rtui.config import Settings, current_context, kubeconfigs, named_kubeconfigs, nearest, user_name
-from l2rtui.errors import ConfigError, UsageError
+from l2rtui.config import Settings, current_context, kubeconfigs, named_kubeconfigs, user_name
+from l2rtui.errors import ConfigError, UsageError, nearest
 
 if TYPE_CHECKING:
     from l2rtui.backends.base import Backend
@@ -45,7 +45,7 @@ def eks_token(cluster: str, region: str, profile: str, role: str) -> tuple[str, 
     Raises:
         ImportError: Amazon's library is not installed. BackendError: There are no credentials.
     """
-    from l2rtui.cloud.aws.eks_token import sign_eks_token
+    from l2rtui.cloud.aws.eks_login import sign_eks_token
 
     return sign_eks_token(cluster, region, profile, role)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from l2rtui.errors import UsageError
+from l2rtui.errors import UsageError, nearest
 
 _OPTIONS_OF_OTHERS = {
     "-A": "Namespaces are named: -n NS1,NS2.",
@@ -100,12 +100,12 @@ class Parser(argparse.ArgumentParser):
         name = word.partition("=")[0]
         # `--gpus` where this verb has --gpu.
         slips = [option for option in self.options if len(name) > 3 and is_typo(name, option)]
-        of_others = nearest(name, slips) if name in _OPTIONS_OF_OTHERS else ""
+        of_others = nearest(name, slips, most=2) if name in _OPTIONS_OF_OTHERS else ""
         of_others = of_others or _OPTIONS_OF_OTHERS.get(name, "")
         if (other := _OTHER_NAMES.get(name)) in self.options:
             of_others = f"Did you mean {other}?"
         near = [option for option in self.options if option not in _CHANGING or option in slips]
-        hint = of_others or nearest(name, near) or self._see()
+        hint = of_others or nearest(name, near, most=2) or self._see()
         raise UsageError(f"{self._name or 'l2rtui without a verb'} has no option {name}.", hint)
 
     def _require_file_option(self, words: Sequence[str]) -> None:
@@ -135,11 +135,3 @@ def is_typo(word: str, right: str) -> bool:
         or left[1:] == rest[1:]
         or (left[:2] == rest[1::-1] and left[2:] == rest[2:])
     )
-
-
-def nearest(word: str, candidates: Iterable[str]) -> str:
-    """Ask whether one of the candidates was meant; empty if none is similar."""
-    import difflib  # needed only for errors
-
-    matches = difflib.get_close_matches(word, list(candidates), n=2, cutoff=0.5)
-    return f"Did you mean {' or '.join(matches)}?" if matches else ""

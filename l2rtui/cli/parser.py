@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from l2rtui import __version__, commit
 from l2rtui.cli import parser_groups as groups
 from l2rtui.cli import parser_selection as selection
-from l2rtui.cli.argument_parser import Parser, is_typo, nearest
+from l2rtui.cli.argument_parser import Parser, is_typo
 from l2rtui.cli.examples import epilog
 from l2rtui.cli.other_words import advice
-from l2rtui.errors import UsageError
+from l2rtui.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from l2rtui.domain.selection.shared_view import SharedView
@@ -457,7 +457,9 @@ def find_verb(word: str, others: Sequence[str] = ()) -> Verb:
         looking = [name for name in VERBS if name not in CHANGING]
         near = [name for name in VERBS if name in looking or name[0] == word[:1]]
         slips = [name for name in near if len(word) > 3 and is_typo(word, name)]
-        hint = advice(word, others) or nearest(word, slips or looking) or f"The verbs are {', '.join(VERBS)}."
+        hint = (
+            advice(word, others) or nearest(word, slips or looking, most=2) or f"The verbs are {', '.join(VERBS)}."
+        )
         raise UsageError(f"There is no verb {word!r}.", hint)
     return VERBS[word]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from l2rtui.cli.argument_parser import nearest
 from l2rtui.cli.listings import Listing
 from l2rtui.cli.output import cell_text
 from l2rtui.cli.targets import listed, past_run
@@ -24,7 +23,7 @@ from l2rtui.domain.selection.filter_language import (
     misread_columns,
 )
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
-from l2rtui.errors import NotFoundError, UsageError
+from l2rtui.errors import NotFoundError, UsageError, nearest
 from l2rtui.tables.column import Document, T, View
 
 
@@ -75,7 +74,9 @@ class RowSelection:
             if not is_pattern(name) and name not in there and keys.isdisjoint(self._keys(snapshot, [name])):
                 noun, names = self._listing.noun, _shown_names(self._listing, documents)
                 what = f"the {noun}s are {names}" if names else f"there are no {noun}s"
-                raise NotFoundError(f"There is no {noun} {name!r}: {what}.", past_run(name) or nearest(name, there))
+                raise NotFoundError(
+                    f"There is no {noun} {name!r}: {what}.", past_run(name) or nearest(name, there, most=2)
+                )
 
     def why_empty(self, snapshot: ClusterSnapshot, documents: Sequence[Document]) -> str:
         """Return a sentence about the arguments that match nothing; empty if there are no objects at all."""

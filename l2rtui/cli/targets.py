@@ -6,12 +6,11 @@ import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from l2rtui.cli.argument_parser import nearest
 from l2rtui.domain.quantity import counted
 from l2rtui.domain.selection.filter_language import EXPERIMENT_WORDS, is_pattern
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import QUEUED
-from l2rtui.errors import L2RError, NotFoundError, RefusedError, UsageError
+from l2rtui.errors import L2RError, NotFoundError, RefusedError, UsageError, nearest
 
 if TYPE_CHECKING:
     from l2rtui.cli.session import Session
@@ -111,7 +110,7 @@ def _no_run(target: str, snapshot: ClusterSnapshot) -> NotFoundError:
     runs = sorted(run.name for run in snapshot.runs.values())
     pods = [pod.name for pod in snapshot.pods.values()]
     there = f"the runs are {listed(runs)}" if runs else "there are no runs"
-    hint = past_run(target) or nearest(target, [*runs, *pods])
+    hint = past_run(target) or nearest(target, [*runs, *pods], most=2)
     if is_pattern(target):
         # Verbs that change something take full names: the matches of a pattern must be checked before they are
         # destroyed.

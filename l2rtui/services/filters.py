@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from l2rtui.config import nearest, state_dir
-from l2rtui.errors import BackendError, ConfigError
+from l2rtui.config import state_dir
+from l2rtui.errors import BackendError, ConfigError, nearest
 from runtime.base import bounded_json
 from runtime.base.atomic_files import write_private
 

@@ -7,6 +7,7 @@ other, the second on the first.
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 import re
 import shutil
@@ -14,16 +15,15 @@ from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct, field
 
 import l2rtui
 from l2rtui import __version__, commit
-from l2rtui.cloud.aws import ecr
-from l2rtui.cloud.aws.clients import Cloud
+from l2rtui.cloud.aws.clients import Cloud, CloudError
 from l2rtui.cloud.images import credentials
 from l2rtui.cloud.images import engine as buildx
-from l2rtui.cloud.images.build_progress import BuildFailedError, BuildStage, Progress, StreamTracker
 from l2rtui.cloud.images.credentials import Login
 from l2rtui.cloud.images.engine import (
     LABEL_BASE,
@@ -31,8 +31,12 @@ from l2rtui.cloud.images.engine import (
     LABEL_DIRTY,
     LABEL_OURS,
     LABEL_REVISION,
+    BuildFailedError,
+    BuildStage,
     ImageEngine,
     Message,
+    Progress,
+    StreamTracker,
 )
 from l2rtui.cloud.images.registry import Registry
 from l2rtui.config import state_dir
@@ -42,6 +46,34 @@ from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.errors import BackendError, L2RError, NotFoundError, RefusedError, UsageError
 from l2rtui.services.history import journal
 from runtime.base.processes import exponential_delay
+
+
+async def registry_login(cloud: Cloud) -> tuple[str, str]:
+    """Return user and password for the account's registry; CloudError without permission or credentials."""
+    answer = await cloud.call("ecr", "get_authorization_token")
+    granted = answer.get("authorizationData") or [{}]
+    user, colon, secret = base64.b64decode(granted[0].get("authorizationToken") or "").decode().partition(":")
+    if not colon:
+        raise BackendError("Amazon's registry gave no login.", "Try again.")
+    return user, secret
+
+
+async def ensure_repository(cloud: Cloud, name: str) -> bool:
+    """Create a repository unless it exists; return whether it was created."""
+    if await cloud.find("ecr", "describe_repositories", repositoryNames=[name]) is not None:
+        return False
+    request: dict[str, Any] = {
+        "repositoryName": name,
+        "imageScanningConfiguration": {"scanOnPush": True},
+        "tags": [{"Key": "l2rtui/managed", "Value": "true"}],
+    }
+    try:
+        await cloud.call("ecr", "create_repository", **request)
+    except CloudError as error:
+        if "AlreadyExists" not in error.code:  # someone else created it first, which is fine
+            raise
+    return True
+
 
 _log = logging.getLogger(__name__)
 
@@ -327,14 +359,14 @@ async def push(
 async def login_for(registry: str) -> Login | None:
     """Return the login for a registry: from the AWS account for ECR, otherwise the saved one; None without one."""
     if region := ecr_region(registry):
-        return Login(*await ecr.registry_login(Cloud(region)))
+        return Login(*await registry_login(Cloud(region)))
     return await asyncio.to_thread(credentials.find_login, registry)
 
 
 async def prepare_registry(image: ImageRef) -> bool:
     """Create the repository if the registry needs that before a push; return True if it was created."""
     if region := ecr_region(image.registry):
-        return await ecr.ensure_repository(Cloud(region), image.repository)
+        return await ensure_repository(Cloud(region), image.repository)
     return False
 
 

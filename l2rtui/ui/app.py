@@ -60,8 +60,8 @@ if TYPE_CHECKING:  # the first frame needs none of it
     from l2rtui.services.monitor import Monitor
     from l2rtui.ui.context_switch import Opened
     from l2rtui.ui.home.screen import ClusterScreen
+    from l2rtui.ui.state.notices import RunNotifications
     from l2rtui.ui.state.record_streams import MetricsStream
-    from l2rtui.ui.state.run_notifications import RunNotifications
 
 STYLES: Final = Path(__file__).with_name("styles.tcss")
 FIRST_DATA_SECONDS: Final = 0.1
@@ -189,7 +189,7 @@ class L2RApp(KeyQueueApp):
 
     @cached_property
     def _notifications_of_runs(self) -> RunNotifications:
-        from l2rtui.ui.state.run_notifications import RunNotifications
+        from l2rtui.ui.state.notices import RunNotifications
 
         return RunNotifications(user_name())
 
@@ -306,7 +306,7 @@ class L2RApp(KeyQueueApp):
 
     def _follow(self, backend: Backend, monitor: Monitor) -> None:
         """Show reports of a monitor, and drop reports of the previous connection."""
-        from l2rtui.ui.state.absence_notice import AbsenceNotice
+        from l2rtui.ui.state.notices import AbsenceNotice
 
         self._monitor = monitor
         self.ctx.absence = AbsenceNotice(self.background, backend, self.ctx.clock)

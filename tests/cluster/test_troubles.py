@@ -21,7 +21,7 @@ from l2rtui.domain.runstatus import NO_REPORTS, learning_state, run_status
 from l2rtui.services.monitor import Monitor
 from l2rtui.services.run_waiting import Goal, RunWaiter, WaitCondition, WaitOutcome
 from l2rtui.ui.state.connection_status import ConnectionStatus, right_of
-from l2rtui.ui.state.run_notifications import RunNotifications
+from l2rtui.ui.state.notices import RunNotifications
 from tests.cluster import roles
 from tests.cluster.conftest import kubectl, kubectl_json
 from tests.cluster.faults import proxied

@@ -33,7 +33,7 @@ from l2rtui.backends.local import outside
 from l2rtui.backends.local.paths import StateFolder
 from l2rtui.backends.local.supervision import log_file, supervised_pod
 from l2rtui.backends.local.supervision.log_file import LogWriter, final_lines
-from l2rtui.cloud.aws import kubeconfig as aws_kubeconfig
+from l2rtui.cloud.aws import eks_login as aws_kubeconfig
 from l2rtui.cloud.aws import stacks
 from l2rtui.cloud.images import credentials
 from l2rtui.cloud.images.registry import Registry

@@ -26,7 +26,7 @@ from l2rtui.backends.local import secret_files, state_files
 from l2rtui.backends.local.state_files import RunRecord, RunStatus
 from l2rtui.backends.queue_store import QueueFile, QueueStore
 from l2rtui.backends.recorded import recording
-from l2rtui.cloud.aws import price_list
+from l2rtui.cloud.aws import prices
 from l2rtui.domain.sweeps import Trial
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from l2rtui.errors import L2RError
@@ -133,7 +133,7 @@ def _offer_seeds() -> list[bytes]:
 
 
 def _read_offer(data: bytes) -> None:
-    price_list.parse_offers([data.decode("utf-8", "replace")], "us-west-2", "p5.48xlarge")
+    prices.parse_offers([data.decode("utf-8", "replace")], "us-west-2", "p5.48xlarge")
 
 
 _RECORDING = (

@@ -8,7 +8,7 @@ import yaml
 from l2rtui import bounded_yaml
 from l2rtui.bounded_yaml import TooMuchError
 from l2rtui.cloud.aws.cluster_spec import load_cluster
-from l2rtui.cloud.aws.kubeconfig import _read
+from l2rtui.cloud.aws.eks_login import _read
 from l2rtui.errors import ConfigError, SpecError
 from l2rtui.services.spec import spec_file
 

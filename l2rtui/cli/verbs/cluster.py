@@ -13,7 +13,7 @@ from typing import Any
 
 from l2rtui.backends.kubernetes.labels import CLAIMS_NAMESPACE
 from l2rtui.cli.session import Session
-from l2rtui.cloud.aws import clusters, kubeconfig, price_list, prices
+from l2rtui.cloud.aws import clusters, eks_login, prices
 from l2rtui.cloud.aws.clients import Cloud
 from l2rtui.cloud.aws.cluster_spec import ClusterSpec, load_cluster
 from l2rtui.cloud.aws.clusters import ClusterReceipt
@@ -112,8 +112,8 @@ async def _create(session: Session) -> int:
 
 
 async def _estimate(session: Session, spec: ClusterSpec) -> prices.Estimate:
-    cloud = price_list.price_cloud(spec.region, session.args.profile)
-    listed = await price_list.read_prices(cloud, spec.region, prices.priced_types(spec))
+    cloud = prices.price_cloud(spec.region, session.args.profile)
+    listed = await prices.read_prices(cloud, spec.region, prices.priced_types(spec))
     return prices.estimate(spec, listed=listed)
 
 
@@ -183,7 +183,7 @@ async def _delete(session: Session) -> int:
     outcome = "left" if receipt.left else "done"
     journal.record("cluster delete", name, outcome, left=[leftover.id for leftover in receipt.left])
     if not receipt.left:
-        kubeconfig.remove_entry(_path(session), name, status["endpoint"])
+        eks_login.remove_entry(_path(session), name, status["endpoint"])
     session.talk.say(f"{receipt.sentence}.")
     session.out.show_one(RECEIPT, _receipt_document(receipt))
     return EXIT_LEFT_BEHIND if receipt.left else EXIT_DONE
@@ -242,7 +242,7 @@ async def _kubeconfig(session: Session) -> int:
 async def _write_kubeconfig(session: Session, cloud: Cloud, name: str) -> str:
     path = _path(session)
     cluster = await clusters.require(cloud, name)
-    context = kubeconfig.write_entry(path, cluster, await cloud.region(), session.args.profile)
+    context = eks_login.write_entry(path, cluster, await cloud.region(), session.args.profile)
     session.talk.say(f"the context {context} is in {path}, and is the current one")
     return context
 
@@ -304,7 +304,7 @@ async def _token(session: Session) -> int:
     import asyncio
 
     from l2rtui.cli.output import to_json
-    from l2rtui.cloud.aws.eks_token import sign_eks_token
+    from l2rtui.cloud.aws.eks_login import sign_eks_token
 
     args = session.args
     if not args.name:
@@ -346,7 +346,7 @@ def _named(session: Session) -> tuple[str, Cloud]:
 
 
 def _path(session: Session) -> Path:
-    return Path(session.args.kubeconfig) if session.args.kubeconfig else kubeconfig.default_path()
+    return Path(session.args.kubeconfig) if session.args.kubeconfig else eks_login.default_path()
 
 
 def _is_data(session: Session) -> bool:

@@ -15,14 +15,13 @@ from l2rtui.config import (
     PREFIX,
     Settings,
     context_name,
-    nearest,
     settings_of_file,
     settings_of_variables,
     settings_path,
 )
 from l2rtui.domain.preflight import Finding, Severity, refusals
 from l2rtui.domain.quantity import counted
-from l2rtui.errors import EXIT_DONE, EXIT_FAILED, ConfigError
+from l2rtui.errors import EXIT_DONE, EXIT_FAILED, ConfigError, nearest
 from l2rtui.services import filters
 from l2rtui.tables import operations
 from l2rtui.tables.column import Column, View

@@ -99,9 +99,9 @@ async def run_report(session: Session) -> int:
     """Write the page of an experiment."""
     # Charts and the page itself: no other verb of the history needs them.
     from l2rtui.cli.verbs.curves import write_text
-    from l2rtui.domain.report import page_text
     from l2rtui.domain.workload import name_problem
     from l2rtui.services.history.report import experiment_report
+    from l2rtui.services.history.report_page import page_text
 
     name = session.args.experiment
     path = session.args.out or f"{bare_experiment(name)}.html"
@@ -273,7 +273,7 @@ async def _show(session: Session, word: str) -> int:
     if session.out.form in ("json", "yaml"):
         session.out.dump(history_tables.record_document(record, spec_document(record)))
         return EXIT_DONE
-    from l2rtui.services.history.description import record_lines
+    from l2rtui.services.history.lookup import record_lines
 
     for line in record_lines(record):
         session.out.line(line)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from l2rtui.cli.argument_parser import nearest
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import (
     listed,
@@ -15,7 +14,7 @@ from l2rtui.cli.targets import (
 from l2rtui.domain.plan import ScalePlan
 from l2rtui.domain.quantity import counted
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
-from l2rtui.errors import EXIT_DONE, EXIT_FAILED, NotFoundError, UsageError
+from l2rtui.errors import EXIT_DONE, EXIT_FAILED, NotFoundError, UsageError, nearest
 from l2rtui.services import launcher
 from l2rtui.services.ownership import refuse_others
 from l2rtui.services.queue import changes
@@ -75,7 +74,7 @@ def sets_named(snapshot: ClusterSnapshot, target: str) -> tuple[tuple[RunView, .
     runs, parts = snapshot.runs_in(target)
     if not runs:
         run = target.partition("/")[0]
-        hint = nearest(run, (view.name for view in snapshot.runs.values()))
+        hint = nearest(run, (view.name for view in snapshot.runs.values()), most=2)
         raise NotFoundError(f"There is no run {run}.", hint or "See `l2rtui runs`.")
     if len(parts) != 1 or not parts[0]:
         raise _no_set(target)

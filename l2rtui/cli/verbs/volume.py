@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from l2rtui.backends.base import ResultStore, VolumeStore
-from l2rtui.cli.argument_parser import nearest
 from l2rtui.cli.session import Session
 from l2rtui.cli.targets import listed
 from l2rtui.domain.quantity import counted, format_bytes, rfc3339
 from l2rtui.domain.volume import KeptResult
-from l2rtui.errors import EXIT_DONE, EXIT_FAILED, NotFoundError, RefusedError, UsageError
+from l2rtui.errors import EXIT_DONE, EXIT_FAILED, NotFoundError, RefusedError, UsageError, nearest
 from l2rtui.services import volumes
 from l2rtui.tables.cluster import format_age
 from l2rtui.tables.column import Column, View
@@ -187,7 +186,7 @@ def _results_named(results: Sequence[KeptResult], words: Sequence[str]) -> list[
         matching = [result for result in results if result.id == word and not result.is_of_run]
         matching = matching or [result for result in results if word in (result.run, result.id.rpartition("-")[2])]
         if not matching:
-            hint = nearest(word, [result.id for result in results]) or "See `l2rtui results ls`."
+            hint = nearest(word, [result.id for result in results], most=2) or "See `l2rtui results ls`."
             raise NotFoundError(f"There are no kept results {word}.", hint)
         free = [result for result in matching if not result.is_of_run]
         if len(free) > 1:

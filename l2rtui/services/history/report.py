@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from l2rtui import __version__
 from l2rtui.backends.base import Backend
 from l2rtui.domain.history import Difference, HistoryEntry, HistoryRecord, LaunchFacts, differences
-from l2rtui.domain.report import ExperimentReport, ReportedRun
 from l2rtui.domain.runstatus import run_status
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.domain.sweeps import Trial
@@ -21,6 +20,7 @@ from l2rtui.services.curves import seed_curve
 from l2rtui.services.history.endings import final_figures, recorded_curve, stored_curve
 from l2rtui.services.history.launch_facts import entry_of, spec_of, spec_text
 from l2rtui.services.history.lookup import bare_experiment, find_entry, spec_document
+from l2rtui.services.history.report_page import ExperimentReport, ReportedRun
 from l2rtui.services.history.store import HistoryFilter, HistoryStore, history_path
 
 MAX_RUNS: Final = 256

@@ -14,8 +14,8 @@ from l2rtui.domain.kinds import Binding
 from l2rtui.domain.quantity import parse_bytes, parse_cores
 from l2rtui.domain.workload import Kind, Program, Resources, RestartPolicy, Role, SetSpec
 from l2rtui.errors import SpecError
-from l2rtui.services import runtime_commands, script_source
-from l2rtui.services.spec import schema
+from l2rtui.services import runtime_commands
+from l2rtui.services.spec import schema, script_source
 from l2rtui.services.spec.pod_schema import pod_settings
 from runtime.base import environments
 from runtime.base.contract import RENDEZVOUS_PORT

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from l2rtui.errors import SpecError
-from l2rtui.services import runtime_commands, script_source
-from l2rtui.services.spec import schema
+from l2rtui.services import runtime_commands
+from l2rtui.services.spec import schema, script_source
 from l2rtui.services.spec.pod_schema import pod_form
 from runtime.base import bounded_json
 from runtime.base.alert_rules import AlertRule

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 
 from l2rtui.domain.workload import Kind
-from l2rtui.errors import SpecError
+from l2rtui.errors import SpecError, nearest
 from l2rtui.services.spec import schema
 from l2rtui.services.spec.yaml_lines import Keys, Locations, dotted
 from runtime.base import bounded_json
@@ -189,9 +189,7 @@ def _nearest(keys: Keys, data: Mapping[str, Any], of_part: Any) -> str:
     is_of_spec = len(keys) == 1 and not of_part and not difflib.get_close_matches(str(keys[0]), names, 1, 0.75)
     if is_of_spec and (setting := _near_setting(str(keys[0]), data)):
         return f"Did you mean train.{setting}?"
-    # 0.5 instead of the default 0.6: field names are short, and one wrong letter weighs more.
-    close = difflib.get_close_matches(str(keys[-1]), names, 1, 0.5)
-    return f"Did you mean {close[0]}?" if close else f"The fields here are {', '.join(names)}."
+    return nearest(str(keys[-1]), names) or f"The fields here are {', '.join(names)}."
 
 
 def _sets_of_kind(name: str, data: Mapping[str, Any]) -> str:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 import l2rtui
-from l2rtui.config import config_dir, nearest
+from l2rtui.config import config_dir
 from l2rtui.domain.workload import name_problem
-from l2rtui.errors import BackendError, NotFoundError, RefusedError, SpecError, UsageError
+from l2rtui.errors import BackendError, NotFoundError, RefusedError, SpecError, UsageError, nearest
 from runtime.base.atomic_files import write_private
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Button, Input, Static
 
-from l2rtui.ui.dialogs.body import REST, DialogBody
-from l2rtui.ui.dialogs.dialog import Dialog
+from l2rtui.ui.dialogs.dialog import REST, Dialog, DialogBody
 from l2rtui.ui.keys.table import KeyTable
 from l2rtui.ui.text import Line, Span, TextStyle, hanging
 

@@ -12,8 +12,7 @@ from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.widgets import Input, Static
 
-from l2rtui.ui.dialogs.body import REST, DialogBody
-from l2rtui.ui.dialogs.detail import DetailScreen
+from l2rtui.ui.dialogs.dialog import REST, DetailScreen, DialogBody
 from l2rtui.ui.keys.palette import COMMANDS, is_meant
 from l2rtui.ui.keys.table import BAR, Key, KeyContext, KeyTable
 from l2rtui.ui.text import Line, Span, TextStyle, hanging, width_of

@@ -15,8 +15,8 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import LeftBehindError
-from l2rtui.ui.dialogs.choice import ChoiceScreen
 from l2rtui.ui.dialogs.confirm import Question
+from l2rtui.ui.dialogs.menu import ChoiceScreen
 from l2rtui.ui.dialogs.questions import ask, consequences, is_acting_for, may_touch, typed_for, where_line
 from l2rtui.ui.keys import cli_equivalents
 from l2rtui.ui.state.app_context import AppContext

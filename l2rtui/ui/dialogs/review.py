@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 from textual import events, on
@@ -15,6 +15,7 @@ from textual.widgets import Static
 from textual.worker import Worker
 
 from l2rtui.domain.ledger import SlotState
+from l2rtui.domain.plan import PlanStep
 from l2rtui.domain.preflight import Finding, Severity, refusals
 from l2rtui.domain.quantity import counted
 from l2rtui.domain.sanitize import sanitize
@@ -24,16 +25,54 @@ from l2rtui.errors import L2RError
 from l2rtui.services import launcher
 from l2rtui.services.queue.submission import Submissions, divide, may_wait, submit
 from l2rtui.tables.column import TableColumn
-from l2rtui.ui.dialogs.body import REST, TakesRest
 from l2rtui.ui.dialogs.confirm import ConfirmScreen, Question, lines_of
-from l2rtui.ui.dialogs.dialog import Dialog
+from l2rtui.ui.dialogs.dialog import REST, Dialog, TakesRest
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.text import QUEUED, Line, Span, TextStyle, hanging, key_hints, shorten, slot_ranges
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.grid.shape import ZoomLevel
-from l2rtui.ui.widgets.plan_view import PlanView
-from l2rtui.ui.widgets.table_model import make_row
+from l2rtui.ui.widgets.table_model import Row, make_row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
+
+COLUMNS: Final = (
+    TableColumn("outcome", "step", most=9),
+    TableColumn("kind", "kind", most=10, rank=3),
+    TableColumn("name", "name", most=40),
+    TableColumn("detail", "what", most=400),
+)
+
+
+class PlanView(VirtualTable):
+    """One row per step, in order of execution."""
+
+    def __init__(self, steps: Sequence[PlanStep], *, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
+        super().__init__(COLUMNS, empty="The plan is empty.", id=id)
+        self._steps = {self._key(step): (number, step) for number, step in enumerate(steps)}
+        self.model.update([_row(key, number, step, None) for key, (number, step) in self._steps.items()])
+
+    def report(self, step: PlanStep, error: str) -> None:
+        """Show the result of a step; an empty error means success."""
+        key = self._key(step)
+        # A backend may report steps that the plan does not list.
+        if key in self._steps:
+            self.update_rows([_row(key, *self._steps[key], error)])
+            self.move_to(key)
+
+    @staticmethod
+    def _key(step: PlanStep) -> str:
+        return f"{step.verb} {step.kind} {step.name}"
+
+
+def _row(key: str, number: int, step: PlanStep, error: str | None) -> Row:
+    if error is None:
+        outcome, detail = Span(f"· {step.verb}", TextStyle.DIM), Span(sanitize(step.detail), TextStyle.DIM)
+    elif error:
+        outcome, detail = Span("✖ failed", TextStyle.BAD), Span(sanitize(error), TextStyle.BAD)
+    else:
+        outcome, detail = Span("✔ done", TextStyle.OK), Span(sanitize(step.detail), TextStyle.DIM)
+    cells = (outcome, Span(step.kind, TextStyle.DIM), Span(sanitize(step.name)), detail)
+    return Row(key, cells, (number, step.kind, step.name, detail.text), is_fault=bool(error))
+
 
 MAX_SUBJECT = 40
 _MARKS = "123456789abcdefghijklmnopqrstuvwxyz"

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
+from rich.color import Color
+from rich.segment import Segment
+from rich.style import Style
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.reactive import reactive
+from textual.strip import Strip
 from textual.widgets import Input, Static
 
 from l2rtui.domain.quantity import age
 from l2rtui.domain.sanitize import sanitize
-from l2rtui.domain.simulator import CameraImage, Simulator, to_cells
+from l2rtui.domain.simulator import UPPER, CameraImage, CellRows, Simulator, to_cells
 from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.status import Level
 from l2rtui.errors import L2RError
@@ -23,9 +30,32 @@ from l2rtui.ui.keys import cli_equivalents
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.text import Line, Span, TextStyle, key_hints, status_text, style_of_level
-from l2rtui.ui.widgets.image_view import CameraImageView
 from l2rtui.ui.widgets.prompt_input import PromptInput
+from l2rtui.ui.widgets.span_renderer import SpanWidget, is_plain
 from l2rtui.ui.widgets.table_model import Row, columns_of, row_of
+
+
+class CameraImageView(SpanWidget):
+    """Cells of an image, centred; the owner scales them to ``size``."""
+
+    rows: reactive[CellRows] = reactive(())
+
+    def render_line(self, y: int) -> Strip:
+        """One line of cells, centred."""
+        width = self.size.width
+        if y >= len(self.rows):
+            return self.strip((), width)
+        cells = self.rows[y]
+        margin = Segment(" " * max(0, (width - len(cells)) // 2), self.rich_style)
+        if is_plain(self.app) or self.app.no_color:
+            return Strip([margin, Segment("".join(cell.shade for cell in cells), self.rich_style)])
+        # Equal adjacent cells share one segment: each segment costs the terminal an escape sequence.
+        groups = groupby(cells, key=lambda cell: (cell.upper, cell.lower))
+        pieces = [
+            Segment(UPPER * len(list(same)), Style(color=Color.from_rgb(*upper), bgcolor=Color.from_rgb(*lower)))
+            for (upper, lower), same in groups
+        ]
+        return Strip([margin, *pieces]).adjust_cell_length(width, self.rich_style)
 
 
 class SimulatorsScreen(ListDialog[None]):

@@ -31,26 +31,23 @@ from l2rtui.ui.keys.table import Key, KeyContext, in_bar
 from l2rtui.ui.overviews.chart_content import ChartContent
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.state.connection_status import ConnectionStatus
-from l2rtui.ui.state.learning_states import LearningStates
+from l2rtui.ui.state.learning_states import NOT_READ, WORKER_INTERVAL_SECONDS, LearningStates, RecordAges
 from l2rtui.ui.state.messages import LearningChanged
-from l2rtui.ui.state.record_ages import NOT_READ, WORKER_INTERVAL_SECONDS, RecordAges
 from l2rtui.ui.state.record_streams import WatchedPods
 from l2rtui.ui.state.snapshot_index import SnapshotIndex
 from l2rtui.ui.text import Line, shorten
 from l2rtui.ui.theme import plain
+from l2rtui.ui.widgets.bars import Choice
 from l2rtui.ui.widgets.charts import ChartView
+from l2rtui.ui.widgets.cluster_tables import NodeTable, event_row, leak_row, node_row
 from l2rtui.ui.widgets.context_column import ContextColumn
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.grid.legend import Letters, letters_of
-from l2rtui.ui.widgets.key_bar import Choice
 from l2rtui.ui.widgets.log_pane import LogPane
-from l2rtui.ui.widgets.node_table import NodeTable, node_row
 from l2rtui.ui.widgets.pod_table import columns_for as columns_for_pods
 from l2rtui.ui.widgets.pod_table import pod_row, record_fields, total_shares
-from l2rtui.ui.widgets.report_tables import event_row, leak_row
-from l2rtui.ui.widgets.run_table import RunRows, activity_of, columns_for, in_order, sets_of
+from l2rtui.ui.widgets.run_table import RunRows, activity_of, columns_for, in_order, sets_of, sum_of_listed
 from l2rtui.ui.widgets.span_renderer import is_plain
-from l2rtui.ui.widgets.sum_row import sum_of_listed
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 PAINT_SECONDS: Final = 0.1

@@ -8,7 +8,7 @@ from typing import Final
 from l2rtui.backends.base import Contexts
 from l2rtui.backends.registry import ALL_CONTEXTS
 from l2rtui.errors import L2RError
-from l2rtui.ui.dialogs.choice import ChoiceScreen
+from l2rtui.ui.dialogs.menu import ChoiceScreen
 from l2rtui.ui.home.home_view import HomeView
 from l2rtui.ui.state.messages import ContextRequested
 

@@ -18,14 +18,13 @@ from textual.widgets import Static
 from l2rtui.ui.home.log_panes import LogController, LogPanes
 from l2rtui.ui.home.selection import Pane, Selection
 from l2rtui.ui.state.app_context import AppContext
+from l2rtui.ui.widgets.bars import KeyBar
 from l2rtui.ui.widgets.charts import ChartView
+from l2rtui.ui.widgets.cluster_tables import EventTable, LeakTable, NodeTable
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
-from l2rtui.ui.widgets.key_bar import KeyBar
 from l2rtui.ui.widgets.log_pane import LogPane
 from l2rtui.ui.widgets.metric_strip import MetricStrip
-from l2rtui.ui.widgets.node_table import NodeTable
 from l2rtui.ui.widgets.pod_table import PodTable
-from l2rtui.ui.widgets.report_tables import EventTable, LeakTable
 from l2rtui.ui.widgets.run_table import RunTable
 from l2rtui.ui.widgets.status_bar import StatusBar
 from l2rtui.ui.widgets.virtual_table import VirtualTable

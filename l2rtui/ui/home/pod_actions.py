@@ -18,10 +18,9 @@ from l2rtui.services.terminal import carry as carry_terminal
 from l2rtui.services.terminal import leave_text
 from l2rtui.ui.dialogs.confirm import Question
 from l2rtui.ui.dialogs.questions import ask, is_acting_for, may_touch, owned_by, pod_targets, where_line
-from l2rtui.ui.home.command_line import CommandLine
+from l2rtui.ui.home.command_line import CommandLine, PromptMode
 from l2rtui.ui.home.home_view import HomeView
 from l2rtui.ui.home.log_stream import LogSelection
-from l2rtui.ui.home.prompt import PromptMode
 from l2rtui.ui.keys import cli_equivalents
 from l2rtui.ui.text import Span, TextStyle
 

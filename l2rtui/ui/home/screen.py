@@ -20,23 +20,21 @@ from l2rtui.domain.node import SlotId
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot
 from l2rtui.ui.home.command_line import CommandLine
 from l2rtui.ui.home.context_actions import ContextActions
-from l2rtui.ui.home.filter_actions import FilterActions
 from l2rtui.ui.home.home_view import HomeView
-from l2rtui.ui.home.inspect_actions import InspectActions
+from l2rtui.ui.home.inspect_actions import InspectActions, OverviewActions
 from l2rtui.ui.home.log_actions import LogActions
-from l2rtui.ui.home.overview_actions import OverviewActions
 from l2rtui.ui.home.pod_actions import PodActions
 from l2rtui.ui.home.reservation_actions import ReservationActions
 from l2rtui.ui.home.run_actions import RunActions
 from l2rtui.ui.home.selection import Pane
-from l2rtui.ui.home.view_sharing import ViewSharing
+from l2rtui.ui.home.view_actions import FilterActions, ViewSharing
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.state.connection_status import ConnectionStatus
 from l2rtui.ui.state.messages import LeaveRequested
+from l2rtui.ui.widgets.bars import KeyBar
 from l2rtui.ui.widgets.charts import ChartView
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
-from l2rtui.ui.widgets.key_bar import KeyBar
 from l2rtui.ui.widgets.log_pane import LogPane, PatternsRemoved
 from l2rtui.ui.widgets.run_table import RunTable
 from l2rtui.ui.widgets.span_renderer import SpanWidget

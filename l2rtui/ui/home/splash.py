@@ -11,8 +11,7 @@ from textual.screen import Screen
 
 from l2rtui.ui.keys.table import KeyContext, KeyTable, in_bar
 from l2rtui.ui.state.connection_status import ConnectionStatus, name_of, right_of
-from l2rtui.ui.widgets.key_bar import Choice, KeyBar
-from l2rtui.ui.widgets.split_line import SplitLine
+from l2rtui.ui.widgets.bars import Choice, KeyBar, SplitLine
 
 
 class SplashScreen(Screen[None]):

@@ -17,8 +17,7 @@ from typing import Final
 
 from textual.keys import KEY_NAME_REPLACEMENTS, Keys
 
-from l2rtui.config import nearest
-from l2rtui.errors import ConfigError
+from l2rtui.errors import ConfigError, nearest
 from l2rtui.ui.keys.table import KEYS, Key, KeyContext, KeyTable
 
 _NAMED: Final = frozenset(str(key.value) for key in Keys if not key.value.startswith("<"))

@@ -104,7 +104,7 @@ KEYS: Final = (
     Key("view.filter", "slash", "/", "find", "filter", "Filter the table, or search the log; ? in it helps"),
     Key("view.command", "colon", ":", "command_line", "command", "Type a command; tab completes it"),
     Key("view.detail", "d", "d", "detail", "describe", "Show everything that is known of the selection"),
-    # Lists faults: home/filter_actions.py action_faults(), which keeps the rows whose Row.is_fault is set.
+    # Lists faults: home/view_actions.py action_faults(), which keeps the rows whose Row.is_fault is set.
     Key("view.faults", "exclamation_mark", "!", "faults", "faults", "Show only what fails"),
     Key("view.mine", "o", "o", "mine", "mine", "Show only your own rows, or all"),
     Key("view.all", "A", "A", "all_pods", "", "Show the pods of all runs, or only of the selected run"),

@@ -20,7 +20,7 @@ from l2rtui.errors import L2RError
 from l2rtui.services.curves import MAX_RUNS
 from l2rtui.services.history.endings import recorded_curve
 from l2rtui.tables.history import RUNS
-from l2rtui.ui.dialogs.detail import DetailScreen
+from l2rtui.ui.dialogs.dialog import DetailScreen
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.overviews.overview import Look, Overview, trend_cell
 from l2rtui.ui.state.app_context import AppContext
@@ -125,7 +125,7 @@ class HistoryScreen(Overview):
         self._ctx.background.start(self._show(key), group="history", what="the record", is_exclusive=True)
 
     async def _show(self, run_id: str) -> None:
-        from l2rtui.services.history.description import record_lines
+        from l2rtui.services.history.lookup import record_lines
 
         def describe(store: HistoryStore) -> tuple[str, list[str]]:
             record = store.get(run_id)

@@ -20,8 +20,8 @@ from l2rtui.services.terminal import Words
 from l2rtui.ui.dialogs.review import folded_findings
 from l2rtui.ui.placing.editor import PlacementEditor
 from l2rtui.ui.text import Line, Span, TextStyle, shorten, width_of
+from l2rtui.ui.widgets.bars import KeyBar
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
-from l2rtui.ui.widgets.key_bar import KeyBar
 from l2rtui.ui.widgets.metric_strip import MetricStrip
 from l2rtui.ui.widgets.prompt_input import PromptInput
 

@@ -42,9 +42,9 @@ from l2rtui.ui.state.placement_draft import (
     replicas_as_settings,
 )
 from l2rtui.ui.state.spec_files import example_specs, load_spec
+from l2rtui.ui.widgets.bars import Choice, KeyBar
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.grid.figures import NO_FIGURES, GridFigures
-from l2rtui.ui.widgets.key_bar import Choice, KeyBar
 
 WIDE: Final = 110
 FRAME: Final = 2

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from l2rtui.services.curves import CurveStore
     from l2rtui.services.logs import ReadingTurns
     from l2rtui.services.terminal import Words
-    from l2rtui.ui.state.absence_notice import AbsenceNotice
+    from l2rtui.ui.state.notices import AbsenceNotice
 
 Row = TypeVar("Row", "PodView", "RunView")
 

@@ -19,7 +19,7 @@ from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import Level, Status
 from l2rtui.domain.workload import Role
 from l2rtui.tables.resources import simulator_level
-from l2rtui.ui.state.record_ages import NOT_READ
+from l2rtui.ui.state.learning_states import NOT_READ
 from l2rtui.ui.text import (
     GLYPHS,
     NOTHING,

@@ -16,7 +16,7 @@ from l2rtui.domain.status import Level
 from l2rtui.tables.cluster import POD_COLUMN_FIELDS, PODS
 from l2rtui.tables.column import TableColumn
 from l2rtui.tables.resources import simulator_level
-from l2rtui.ui.state.record_ages import NOT_READ
+from l2rtui.ui.state.learning_states import NOT_READ
 from l2rtui.ui.text import NOTHING, Span, TextStyle, count, status_text, style_of_level
 from l2rtui.ui.widgets.table_model import Row, columns_of, make_row
 from l2rtui.ui.widgets.virtual_table import VirtualTable

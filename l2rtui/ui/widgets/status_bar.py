@@ -12,7 +12,7 @@ from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.ui.state.connection_status import ConnectionStatus, name_of, right_of
 from l2rtui.ui.state.snapshot_index import PodCounts
 from l2rtui.ui.text import Line, Span, TextStyle
-from l2rtui.ui.widgets.split_line import SplitLine
+from l2rtui.ui.widgets.bars import SplitLine
 
 
 class Slots(NamedTuple):

@@ -36,10 +36,9 @@ from runtime.base.signals import Stop
 from runtime.exchange.transport.request_reply import RefusedKeysError
 from runtime.jobs.elastic.plan import ElasticPlan
 from runtime.rendezvous.handler import GivenUpError, RendezvousHandler, configuration
-from runtime.rendezvous.hosting import connect
 from runtime.rendezvous.round_state import FAILED, FINISHED, RoundState, StateError
 from runtime.rendezvous.session import RendezvousSession
-from runtime.rendezvous.shared_values import SharedValues
+from runtime.rendezvous.shared_values import SharedValues, connect
 
 SHUTDOWN_SECONDS: Final = 3
 """Grace period of a program after SIGTERM. It may hang in a collective operation, where no handler runs."""

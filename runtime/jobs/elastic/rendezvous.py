@@ -16,10 +16,9 @@ from runtime.base.metrics import Console
 from runtime.base.signals import Stop
 from runtime.exchange.transport.request_reply import ReplySocket
 from runtime.jobs.steps.run import StepMarkers, checked_name
-from runtime.rendezvous.hosting import listening
 from runtime.rendezvous.plan import checked_token, meeting_point
 from runtime.rendezvous.round_state import FAILED, StateError, decode_state, state_key
-from runtime.rendezvous.shared_values import MemoryValues, SharedValues, answer, running_etcd
+from runtime.rendezvous.shared_values import MemoryValues, SharedValues, answer, listening, running_etcd
 
 POLL_SECONDS: Final = 0.5
 QUIET_SECONDS: Final = 5.0

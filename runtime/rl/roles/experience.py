@@ -1,22 +1,29 @@
-"""Experience of a learner: its memory, its store, its batches, and the data that a resumed run collects first."""
+"""Experience of a learner: its memory, its store, its batches, a dataset, and the data that a resumed run collects
+first.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from runtime.base import contract
 from runtime.base.errors import SetupError
 from runtime.base.methods import PPOConfig
 from runtime.base.replay_memory import DataMemory, Place, choose_place, data_memory, size_text, update_bytes
 from runtime.base.training import Settings
+from runtime.exchange.learner_server import LearnerServer
 from runtime.exchange.machines.member_state import window_of
 from runtime.rl.algos.method_config import ReplayConfig, RolloutConfig
 from runtime.rl.algos.plan import Plan, make_store
 from runtime.rl.buffers.batch_source import BatchSource
 from runtime.rl.buffers.replay import Draw, Replay
+from runtime.rl.buffers.ring_index import GOES_ON, TERMINATED, TRUNCATED
 from runtime.rl.checkpoints.counters import Counters
 from runtime.rl.class_names import load_class
+from runtime.rl.datasets.episode_files import Episode, dataset_files, open_episodes
 from runtime.rl.device.accelerator import device_free_bytes, host_free_bytes
 from runtime.rl.device.staging import DeviceCopier
 from runtime.rl.roles.rate_limiter import RateLimiter, delay_after_resume, warmup_after_resume
@@ -24,6 +31,63 @@ from runtime.rl.roles.rate_limiter import RateLimiter, delay_after_resume, warmu
 if TYPE_CHECKING:
     from runtime.rl.algos.algorithm import Algorithm
     from runtime.rl.algos.off_policy.graph_updates import GraphUpdates, Locked
+
+
+def fill_replay(replay: Replay, plan: Plan, folder: str, say: Callable[[str], None]) -> None:
+    """Put all recorded episodes of ``folder`` into ``replay``.
+
+    Skips an unreadable file with a sentence. Raises SetupError if nothing is left, if the spaces differ from the
+    environment's, or if the replay is too small.
+    """
+    episodes = 0
+    for path in dataset_files(folder):
+        try:
+            file = open_episodes(path)
+        except ValueError as error:
+            say(f"left out: {error}")
+            continue
+        try:
+            if (file.facts.obs, file.facts.action) != (plan.shape.obs_space, plan.action_space):
+                raise SetupError(
+                    f"{path} was recorded in {file.facts.environment}, whose observations or actions are not those "
+                    "of this run's environment"
+                )
+            if len(replay) + file.steps > replay.capacity:
+                raise SetupError(
+                    f"{folder} has more than replay_capacity = {replay.capacity} transitions; raise it, or take "
+                    "fewer files"
+                )
+            for episode in file.read():
+                replay.put(_columns(episode))
+                episodes += 1
+        except ValueError as error:
+            say(f"left out the rest: {error}")
+        finally:
+            file.close()
+    if not episodes:
+        raise SetupError(f"no episode in {folder} can be read")
+    say(f"dataset {folder}: {episodes} episodes, {len(replay)} transitions")
+
+
+def _columns(episode: Episode) -> tuple[np.ndarray, ...]:
+    """Return an episode as a segment of one copy; see `runtime.rl.buffers.ring_index`."""
+    ended = np.full(len(episode), GOES_ON, dtype=np.uint8)
+    ended[-1] = TERMINATED if episode.terminated else TRUNCATED
+    tail = episode.obs[-1:] if episode.terminated else episode.obs[[-1, -1]]
+    return episode.obs[:-1], episode.action, episode.reward, ended, tail
+
+
+class DatasetSource:
+    """Data source without workers: an update never waits."""
+
+    def __init__(self, exchange: LearnerServer) -> None:
+        self._exchange = exchange
+
+    def await_data(self, updates: int, timeout_seconds: float) -> bool:  # noqa: ARG002  (nothing to wait for)
+        """Return True. Raises RuntimeError if the exchange with the evaluators has failed."""
+        self._exchange.await_data(updates, 0.0)
+        return True
+
 
 INFLIGHT_BYTES: Final = 128 * 1024 * 1024
 """Bytes of segments in transit for all workers: memory for segments that arrived but are not stored yet."""

@@ -46,11 +46,10 @@ from runtime.rl.checkpoints.learner_state import (
     unpack,
 )
 from runtime.rl.checkpoints.saved_policy import open_run
-from runtime.rl.datasets.replay_source import DatasetSource, fill_replay
 from runtime.rl.device.accelerator import DeviceMeter, device_failures
 from runtime.rl.device.staging import HostCopy
 from runtime.rl.roles.device_collector import DataSource, DeviceCollector, DeviceSource
-from runtime.rl.roles.experience import Experience
+from runtime.rl.roles.experience import DatasetSource, Experience, fill_replay
 from runtime.rl.roles.launch_context import Context, plan_of
 from runtime.rl.roles.metrics_log import MetricsLog
 from runtime.rl.roles.publishing import PolicyPublisher

@@ -38,11 +38,10 @@ from runtime.base.metrics import Console
 from runtime.base.processes import exponential_delay, in_thread, name_process, shell_exit_code
 from runtime.base.signals import Stop
 from runtime.rendezvous.handler import RendezvousHandler, configuration
-from runtime.rendezvous.hosting import connect, hosted
 from runtime.rendezvous.plan import NodePlan
 from runtime.rendezvous.round_state import FINISHED, RoundState, StateError
 from runtime.rendezvous.session import RendezvousSession
-from runtime.rendezvous.shared_values import MemoryValues
+from runtime.rendezvous.shared_values import MemoryValues, connect, hosted
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints
 from runtime.rl.roles.launch_context import Context, plan_of
 from runtime.rl.roles.ranks import STORE_VARIABLE

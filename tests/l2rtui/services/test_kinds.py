@@ -12,8 +12,8 @@ from l2rtui.domain.kinds import Binding
 from l2rtui.domain.preflight import Severity
 from l2rtui.domain.workload import Kind, Program, RestartPolicy, Role
 from l2rtui.errors import SpecError
-from l2rtui.services import runtime_commands, script_source
-from l2rtui.services.spec import encode, spec_file
+from l2rtui.services import runtime_commands
+from l2rtui.services.spec import encode, script_source, spec_file
 
 ELASTIC = """\
 kind: elastic

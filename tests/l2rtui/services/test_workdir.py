@@ -11,7 +11,7 @@ from l2rtui.backends.common import workdirs
 from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.errors import BackendError, SpecError
 from l2rtui.services.spec import encode, spec_file, workdir
-from l2rtui.services.spec.ignore_rules import is_ignored, rules_in
+from l2rtui.services.spec.workdir import is_ignored, rules_in
 
 SPEC = """\
 kind: job

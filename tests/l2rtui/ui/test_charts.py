@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from l2rtui.domain.curves.chart import ChartSettings, CurveGroup, SeedCurve, figures_of, grouped
 from l2rtui.domain.curves.run_curve import Axis, CurveRecord, RunCurve
-from l2rtui.ui.plot import SPREAD, PlotLine, plot
 from l2rtui.ui.text import BANDS, HUES, decimal
 from l2rtui.ui.theme import DARK, THEMES, palette, theme_names
-from l2rtui.ui.widgets.chart_lines import chart_lines, pictures
+from l2rtui.ui.widgets.chart_lines import SPREAD, PlotLine, chart_lines, pictures, plot
 from l2rtui.ui.widgets.charts import ChartView
 from tests.l2rtui.ui.test_widgets import stage
 

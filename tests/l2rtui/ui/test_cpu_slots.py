@@ -13,8 +13,8 @@ from l2rtui.domain.snapshot import ClusterSnapshot, PodView
 from l2rtui.domain.status import Phase
 from l2rtui.ui.state.connection_status import ConnectionStatus
 from l2rtui.ui.state.snapshot_index import PodCounts
+from l2rtui.ui.widgets.cluster_tables import NodeTable, node_row
 from l2rtui.ui.widgets.grid.lines import lay_out
-from l2rtui.ui.widgets.node_table import NodeTable, node_row
 from l2rtui.ui.widgets.pod_table import slot_text
 from l2rtui.ui.widgets.status_bar import left_of, slots_of
 

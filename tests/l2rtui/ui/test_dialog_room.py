@@ -12,7 +12,7 @@ from textual.app import App
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.tables.summaries import EXPERIMENTS
-from l2rtui.ui.dialogs.detail import DetailScreen
+from l2rtui.ui.dialogs.dialog import DetailScreen
 from l2rtui.ui.dialogs.review import ReviewScreen
 from l2rtui.ui.text import Span
 from l2rtui.ui.widgets.table_model import RowModel, columns_of

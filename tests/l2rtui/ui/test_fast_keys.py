@@ -10,7 +10,7 @@ from textual.geometry import Size
 
 from l2rtui.errors import UsageError
 from l2rtui.services import launcher
-from l2rtui.ui.dialogs.detail import DetailScreen
+from l2rtui.ui.dialogs.dialog import DetailScreen
 from l2rtui.ui.home.selection import Pane
 from l2rtui.ui.text import Span
 from l2rtui.ui.widgets.run_table import RunRows, run_row, sets_of

@@ -13,15 +13,14 @@ from textual.color import Color
 from l2rtui.domain.node import GpuUse
 from l2rtui.ui.app import L2RApp
 from l2rtui.ui.dialogs.artifacts import ArtifactsScreen
-from l2rtui.ui.dialogs.detail import DetailScreen
-from l2rtui.ui.dialogs.dialog import Dialog
+from l2rtui.ui.dialogs.dialog import DetailScreen, Dialog
 from l2rtui.ui.dialogs.help import COMMANDS_HEADING, FILTERS_HEADING, GREYED, help_lines
 from l2rtui.ui.dialogs.images import ImagesScreen
 from l2rtui.ui.dialogs.launch import LaunchScreen
 from l2rtui.ui.dialogs.simulators import SimulatorsScreen
 from l2rtui.ui.dialogs.volumes import VolumesScreen
+from l2rtui.ui.home.command_line import PromptMode
 from l2rtui.ui.home.pane_sizes import ScreenState
-from l2rtui.ui.home.prompt import PromptMode
 from l2rtui.ui.home.screen import ClusterScreen
 from l2rtui.ui.keys.palette import COMMANDS, changing_actions
 from l2rtui.ui.keys.table import BAR, KEYS, KeyContext, KeyTable, bindings
@@ -30,10 +29,10 @@ from l2rtui.ui.overviews.history import HistoryScreen
 from l2rtui.ui.overviews.owners import OwnersScreen
 from l2rtui.ui.placing.screen import PlaceScreen
 from l2rtui.ui.saved_files import screen_strips
+from l2rtui.ui.widgets.bars import KeyBar, fitting
 from l2rtui.ui.widgets.charts import ChartView
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.grid.shape import ZoomLevel
-from l2rtui.ui.widgets.key_bar import KeyBar, fitting
 from l2rtui.ui.widgets.log_pane import LogPane
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 

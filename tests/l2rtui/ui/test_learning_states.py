@@ -6,8 +6,7 @@ from msgspec.structs import replace
 
 from l2rtui.domain.metrics import PodMetrics, RunMetrics
 from l2rtui.domain.workload import Role
-from l2rtui.ui.state.learning_states import LearningStates
-from l2rtui.ui.state.record_ages import RecordAges
+from l2rtui.ui.state.learning_states import LearningStates, RecordAges
 from tests.l2rtui.domain.test_learning import NOW, PODS, RUN, STEADY, UP, W0, W1, WAITS
 
 EVALUATOR = replace(W0, uid="e", name="r-eval-0", set_name="eval", role=Role.EVALUATOR)

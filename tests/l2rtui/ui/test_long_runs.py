@@ -22,8 +22,7 @@ from l2rtui.domain.runstatus import Learning, LearningState
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT
 from l2rtui.services import pod_records
 from l2rtui.services.metrics import Series
-from l2rtui.ui.state.learning_states import LearningStates
-from l2rtui.ui.state.record_ages import RecordAges
+from l2rtui.ui.state.learning_states import LearningStates, RecordAges
 from runtime.base.metrics import parse_record
 
 RECORDINGS = Path(__file__).parent / "recordings"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from l2rtui.config import state_dir
-from l2rtui.ui.dialogs.detail import DetailScreen
+from l2rtui.ui.dialogs.dialog import DetailScreen
 from l2rtui.ui.home.pane_sizes import Need, ScreenState, heights, read_screen_state, write_screen_state
 from l2rtui.ui.text import Span, TextStyle
 from l2rtui.ui.widgets.grid.shape import ZoomLevel

@@ -16,14 +16,13 @@ from l2rtui.domain.runstatus import Learning, LearningState
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
-from l2rtui.ui.state.record_ages import NOT_READ, RecordAges
+from l2rtui.ui.state.learning_states import NOT_READ, RecordAges
 from l2rtui.ui.state.snapshot_index import SnapshotIndex
 from l2rtui.ui.text import TextStyle, fit
 from l2rtui.ui.widgets import pod_table, run_table
+from l2rtui.ui.widgets.cluster_tables import EventTable, NodeTable, event_row, node_row
 from l2rtui.ui.widgets.log_ring import JsonMode, LogEntry, LogFilter, LogStore, entry_of
 from l2rtui.ui.widgets.metric_strip import about_pod
-from l2rtui.ui.widgets.node_table import NodeTable, node_row
-from l2rtui.ui.widgets.report_tables import EventTable, event_row
 from l2rtui.ui.widgets.table_model import RowModel
 from tests.l2rtui.ui.test_widgets import stage
 

@@ -6,7 +6,7 @@ import pytest
 
 from l2rtui.domain.runstatus import Learning, LearningState
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
-from l2rtui.ui.state.run_notifications import RunNotifications
+from l2rtui.ui.state.notices import RunNotifications
 
 SNAPSHOT = ClusterSnapshot(runs={"a": RunView("a", "mine", "e", "me"), "b": RunView("b", "theirs", "e", "you")})
 

@@ -28,9 +28,9 @@ from l2rtui.ui.home.selection import Pane, Selection
 from l2rtui.ui.state.connection_status import ConnectionStatus, right_of
 from l2rtui.ui.state.snapshot_index import PodCounts
 from l2rtui.ui.theme import THEMES, palette
+from l2rtui.ui.widgets.cluster_tables import NodeTable, node_row
 from l2rtui.ui.widgets.grid.lines import lay_out
 from l2rtui.ui.widgets.metric_strip import MetricStrip, about_slot
-from l2rtui.ui.widgets.node_table import NodeTable, node_row
 from l2rtui.ui.widgets.pod_table import slot_text
 from l2rtui.ui.widgets.status_bar import left_of, slots_of
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from l2rtui.backends.kubernetes.api.credentials import EksSource, plugin_source
 from l2rtui.backends.kubernetes.api.kubeconfig import load_access
-from l2rtui.cloud.aws import kubeconfig, prices
+from l2rtui.cloud.aws import eks_login, prices
 from l2rtui.cloud.aws.cluster_spec import load_cluster
 from l2rtui.errors import BackendError, SpecError
 
@@ -193,7 +193,7 @@ def test_a_kubeconfig_gets_an_entry_whose_tokens_are_signed_here(tmp_path):
         yaml.safe_dump({"apiVersion": "v1", "kind": "Config", "contexts": [other], "current-context": "mine"})
     )
     for _ in range(2):
-        assert kubeconfig.write_entry(path, EKS, "us-west-2") == "lab"
+        assert eks_login.write_entry(path, EKS, "us-west-2") == "lab"
     document = yaml.safe_load(path.read_text())
     assert [entry["name"] for entry in document["contexts"]] == ["mine", "lab"]
     assert document["current-context"] == "lab"
@@ -205,14 +205,14 @@ def test_a_kubeconfig_gets_an_entry_whose_tokens_are_signed_here(tmp_path):
     assert isinstance(source, EksSource)
     assert source._cluster == ("lab", "us-west-2", "", "")
 
-    assert kubeconfig.remove_entry(path, "lab", "https://other.example") is False
-    assert kubeconfig.remove_entry(path, "lab", EKS["endpoint"]) is True
-    assert kubeconfig.remove_entry(path, "lab") is False
+    assert eks_login.remove_entry(path, "lab", "https://other.example") is False
+    assert eks_login.remove_entry(path, "lab", EKS["endpoint"]) is True
+    assert eks_login.remove_entry(path, "lab") is False
     assert [entry["name"] for entry in yaml.safe_load(path.read_text())["contexts"]] == ["mine"]
-    assert kubeconfig.remove_entry(path, "mine") is False, "it was not written by us"
+    assert eks_login.remove_entry(path, "mine") is False, "it was not written by us"
 
 
 def test_a_cluster_without_an_address_gets_no_entry(tmp_path):
     with pytest.raises(BackendError, match="has no address yet"):
-        kubeconfig.write_entry(tmp_path / "config", {"name": "lab"}, "us-west-2")
+        eks_login.write_entry(tmp_path / "config", {"name": "lab"}, "us-west-2")
     assert not (tmp_path / "config").exists()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from l2rtui.cloud.aws import ecr
 from l2rtui.cloud.aws.clients import Cloud, CloudError
 from l2rtui.domain.imageref import parse_image
 from l2rtui.services import images
@@ -40,7 +39,7 @@ async def test_a_refusal_names_the_permission(account, monkeypatch):
     cloud = Cloud(REGION)
     cloud.clients = CLIENTS
     with pytest.raises(CloudError, match=r"refuses create_repository: .*Invalid"):
-        await ecr.ensure_repository(cloud, "UPPER/CASE")
+        await images.ensure_repository(cloud, "UPPER/CASE")
 
 
 async def test_no_credentials_is_a_sentence(monkeypatch, tmp_path):
@@ -50,4 +49,4 @@ async def test_no_credentials_is_a_sentence(monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     with pytest.raises(CloudError, match=r"There are no AWS credentials\. Log in"):
-        await ecr.registry_login(Cloud(REGION))
+        await images.registry_login(Cloud(REGION))

@@ -10,7 +10,7 @@ import botocore.loaders
 import botocore.session
 import pytest
 
-from l2rtui.cloud.aws.eks_token import sign_eks_token
+from l2rtui.cloud.aws.eks_login import sign_eks_token
 from l2rtui.errors import BackendError
 
 CLUSTER = "rl-cluster"

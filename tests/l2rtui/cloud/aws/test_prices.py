@@ -9,10 +9,10 @@ import pytest
 from botocore.stub import Stubber
 from msgspec.structs import replace
 
-from l2rtui.cloud.aws import price_list, prices
+from l2rtui.cloud.aws import prices
 from l2rtui.cloud.aws.clients import Cloud
 from l2rtui.cloud.aws.cluster_spec import ClusterSpec, NodeGroup
-from l2rtui.cloud.aws.price_list import ListPrice, PriceList
+from l2rtui.cloud.aws.prices import ListPrice, PriceList
 
 GROUP = NodeGroup("gpu", ("p5.48xlarge",), 2, 0, 2, is_private=True)
 SPEC = ClusterSpec("lab", "us-west-2", groups=(GROUP,))
@@ -62,7 +62,7 @@ async def test_machines_are_priced_by_amazon_s_list(listed):
     request = {"ServiceCode": "AmazonEC2", "FormatVersion": "aws_v1", "Filters": wished}
     listed.stub.add_response("get_products", answer() | {"NextToken": "more"}, request)
     listed.stub.add_response("get_products", answer(offer()), request | {"NextToken": "more"})
-    read = await price_list.read_prices(listed, "us-west-2", prices.priced_types(SPEC))
+    read = await prices.read_prices(listed, "us-west-2", prices.priced_types(SPEC))
     assert read == PriceList({"p5.48xlarge": ListPrice(55.04, "2026-11-20")})
     estimate = prices.estimate(SPEC, listed=read)
     assert estimate.lines[2].dollars_an_hour == pytest.approx(110.08)
@@ -72,7 +72,7 @@ async def test_machines_are_priced_by_amazon_s_list(listed):
 
 async def test_a_list_that_does_not_answer_leaves_the_table_with_its_date(listed):
     listed.stub.add_client_error("get_products", "AccessDeniedException", "not authorized to perform: pricing")
-    read = await price_list.read_prices(listed, "us-west-2", ["p5.48xlarge"])
+    read = await prices.read_prices(listed, "us-west-2", ["p5.48xlarge"])
     estimate = prices.estimate(SPEC, listed=read)
     assert estimate.lines[2].dollars_an_hour == pytest.approx(2 * 55.04)
     assert estimate.lines[2].source == f"price of {prices.NOTED} in us-east-1; could not be read now"
@@ -85,7 +85,7 @@ async def test_a_list_that_does_not_answer_leaves_the_table_with_its_date(listed
 
 async def test_a_machine_that_is_not_offered_has_no_price_of_elsewhere(listed):
     listed.stub.add_response("get_products", answer())
-    read = await price_list.read_prices(listed, "sa-east-1", ["p5.48xlarge"])
+    read = await prices.read_prices(listed, "sa-east-1", ["p5.48xlarge"])
     estimate = prices.estimate(replace(SPEC, region="sa-east-1"), listed=read)
     assert estimate.unknown == ("2 x p5.48xlarge of gpu",)
     assert estimate.lines[2].source == "Amazon's price list has no p5.48xlarge on demand in sa-east-1"
@@ -116,19 +116,19 @@ async def test_a_machine_that_is_not_offered_has_no_price_of_elsewhere(listed):
 )
 def test_an_offer_that_is_not_the_one_in_question_gives_no_price(offers, reason):
     with pytest.raises(ValueError, match=reason):
-        price_list.parse_offers(offers, "us-west-2", "p5.48xlarge")
+        prices.parse_offers(offers, "us-west-2", "p5.48xlarge")
 
 
 def test_bare_metal_is_a_family_of_its_own():
     attributes = ATTRIBUTES | {"instanceType": "g4dn.metal", "tenancy": "Dedicated"}
     product = {"productFamily": "Compute Instance (bare metal)", "attributes": attributes}
     metal = offer(price="7.824", product=product)
-    assert price_list.parse_offers([metal], "us-west-2", "g4dn.metal") == ListPrice(7.824, "2026-11-20")
+    assert prices.parse_offers([metal], "us-west-2", "g4dn.metal") == ListPrice(7.824, "2026-11-20")
 
 
 async def test_a_wrong_answer_is_a_reason_and_no_failure(listed):
     listed.stub.add_response("get_products", answer(offer(price="x")))
-    read = await price_list.read_prices(listed, "us-west-2", ["p5.48xlarge"])
+    read = await prices.read_prices(listed, "us-west-2", ["p5.48xlarge"])
     assert read == PriceList(
         {}, "Amazon's price list is not understood: the price of p5.48xlarge is not in dollars"
     )
@@ -142,11 +142,11 @@ async def test_a_wrong_answer_is_a_reason_and_no_failure(listed):
     ],
 )  # fmt: skip
 async def test_the_nearest_endpoint_is_asked(amazon, region, endpoint):
-    assert await price_list.price_cloud(region).region() == endpoint
+    assert await prices.price_cloud(region).region() == endpoint
 
 
 async def test_partitions_with_another_list_are_not_asked():
-    read = await price_list.read_prices(Cloud("us-east-1"), "cn-north-1", ["g5.xlarge"])
+    read = await prices.read_prices(Cloud("us-east-1"), "cn-north-1", ["g5.xlarge"])
     assert read == PriceList({}, "Amazon's price list does not answer for cn-north-1")
 
 

@@ -7,9 +7,8 @@ from contextlib import aclosing
 
 import pytest
 
-from l2rtui.cloud.images.build_progress import BuildStage
 from l2rtui.cloud.images.credentials import Login
-from l2rtui.cloud.images.engine import LABEL_DIRTY, LABEL_REVISION, ImageEngine
+from l2rtui.cloud.images.engine import LABEL_DIRTY, LABEL_REVISION, BuildStage, ImageEngine
 from l2rtui.domain.imageref import parse_image
 from l2rtui.errors import BackendError
 from tests.fakes.docker_engine import FakeDockerEngine

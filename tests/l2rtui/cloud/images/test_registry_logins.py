@@ -9,8 +9,8 @@ import os
 import pytest
 
 from l2rtui.cloud.images import credentials, engine
-from l2rtui.cloud.images.build_progress import BuildFailedError, BuildStage, StreamTracker
 from l2rtui.cloud.images.credentials import Login
+from l2rtui.cloud.images.engine import BuildFailedError, BuildStage, StreamTracker
 from l2rtui.errors import BackendError, ConfigError
 
 HELPER = """\

@@ -17,8 +17,8 @@ from runtime.rl.algos.ppo import value_error
 from runtime.rl.buffers.replay import Replay
 from runtime.rl.datasets.episode_files import dataset_files, open_episodes, summary
 from runtime.rl.datasets.recorder import EpisodeRecorder
-from runtime.rl.datasets.replay_source import fill_replay
 from runtime.rl.roles.evaluator import drive_episodes
+from runtime.rl.roles.experience import fill_replay
 from runtime.rl.roles.launch_context import environment_plan, make_environment
 
 pytest.importorskip("h5py")

@@ -1,4 +1,7 @@
-"""Table of nodes: capacity, free slots, state."""
+"""Tables of the cluster: nodes with their capacity, free slots and state; events; leaks.
+
+Events and leaks are fetched on request, without a watch; the rows are from the last fetch.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,16 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from l2rtui.domain.ledger import Slot, SlotState
+from l2rtui.domain.log import KubeEvent
 from l2rtui.domain.node import CPU, Node
 from l2rtui.domain.quantity import format_bytes, format_cores
+from l2rtui.domain.receipt import Leak
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.selection.filter_language import GPU_COLUMNS, gpu_cells
 from l2rtui.tables.cluster import NODES
+from l2rtui.tables.resources import EVENTS, LEAKS, is_warning
 from l2rtui.ui.text import NOTHING, Span, TextStyle, percent
-from l2rtui.ui.widgets.table_model import Row, columns_of, make_row
+from l2rtui.ui.widgets.table_model import Row, columns_of, make_row, row_of
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 
@@ -96,3 +102,39 @@ def _gpu_cells(node: Node, slots: Sequence[Slot]) -> tuple[str, ...]:
     free = Counter(slot.id.gpu for slot in slots if slot.state is SlotState.FREE)
     gpus = (gpu for gpu in node.gpus if not gpu.is_cpu)
     return gpu_cells((free[gpu.index], sanitize(gpu.model), node.gpu_memory_bytes(gpu)) for gpu in gpus)
+
+
+class EventTable(VirtualTable):
+    """Recent events, newest first."""
+
+    COLUMNS = columns_of(EVENTS)
+    EMPTY = "Not asked yet."
+
+
+class LeakTable(VirtualTable):
+    """Objects left behind by deleted runs."""
+
+    COLUMNS = columns_of(LEAKS)
+    EMPTY = "Not asked yet."
+
+
+def event_row(event: KubeEvent) -> Row:
+    """Make the row of an event."""
+    # The glyph is in the reason column: a narrow table drops the level, and colour is not enough.
+    glyph, style = ("▲ ", TextStyle.WARN) if is_warning(event) else ("", TextStyle.PLAIN)
+    return row_of(
+        EVENTS,
+        # Without time and count: an event that occurs again updates its row in place.
+        f"{event.namespace}/{event.object}/{event.reason}/{event.message}",
+        event,
+        is_fault=is_warning(event),
+        # Ascending by minus the time is newest first, as with ages in the other tables.
+        age=(Span("", TextStyle.DIM), -event.time),
+        reason=(Span(f"{glyph}{sanitize(event.reason)}", style), event.reason),
+        count=(Span(str(event.count) if event.count > 1 else NOTHING, TextStyle.DIM), event.count),
+    )
+
+
+def leak_row(leak: Leak) -> Row:
+    """Make the row of a leak."""
+    return row_of(LEAKS, f"{leak.run}/{leak.kind}/{leak.name}", leak, is_fault=True)

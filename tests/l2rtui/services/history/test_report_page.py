@@ -18,8 +18,8 @@ from l2rtui.domain.history import (
     RunOutcome,
     SourceState,
 )
-from l2rtui.domain.report import MAX_PATCH_LINES, ExperimentReport, ReportedRun, page_text
 from l2rtui.domain.sweeps import trial_of
+from l2rtui.services.history.report_page import MAX_PATCH_LINES, ExperimentReport, ReportedRun, page_text
 
 HOSTILE = "</td><script>alert(1)</script><img src=x onerror='y'>\x1b[31m\u202e&amp;\"' style=\"x\" \ud800"
 
