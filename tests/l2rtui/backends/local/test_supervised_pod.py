@@ -42,7 +42,7 @@ class FakeProcess:
     def signal_group(self, number: int) -> None:
         self.signals.append(number)
 
-    def close(self) -> None:
+    def close(self, mark: str = "") -> None:
         """Nothing is open."""
 
 
