@@ -424,6 +424,8 @@ class SupervisedPod:
         process.close(mark=words)
         self.process, record.proc = None, None
         record.exit_code = process.exit_code
+        # Of a process that ended while no supervisor was its parent nobody knows when.
+        record.ended = None if process.exit_code is None else self._context.now()
         # A stopped process did not end on its own: its exit code does not indicate a fault.
         is_fault = process.exit_code != 0 and not (record.is_terminating or self._is_finishing)
         end, reason = supervised_process.exit_code_text(process.exit_code), ""
@@ -484,7 +486,8 @@ class SupervisedPod:
         self._context.changed()
 
     def _handle_start_error(self, sentence: str) -> None:
-        self.record.started, self.record.exit_code = self._context.now(), supervised_process.START_ERROR_CODE
+        self.record.started = self.record.ended = self._context.now()
+        self.record.exit_code = supervised_process.START_ERROR_CODE
         self._note("StartError", sentence, is_warning=True)
         if cause := cause_of(self.record.exit_code, [sentence], has_oom_kill=False):
             sentence = f"{cause.sentence}: {sentence}"
