@@ -28,6 +28,7 @@ class PodView(Struct, frozen=True):
         run, set_name, role: Empty for pods that l2rtui did not launch.
         devices: Devices that it uses, as far as they are known.
         created, started: Seconds since the epoch; started is None until its process runs.
+        ended: Seconds since the epoch at which its last process ended; None while it is not over, or if unknown.
         exit_code: Exit code of its last process that ended, None without one; 128 + n means signal n.
         pid: Process id, if the backend knows it.
         namespace: Empty if the backend has no namespaces. controller: Owner that replaces it, ``ReplicaSet x``.
@@ -71,6 +72,7 @@ class PodView(Struct, frozen=True):
     containers: int = 1
     containers_ready: int = 0
     worker: int | None = None
+    ended: float | None = None
 
     @property
     def status(self) -> Status:

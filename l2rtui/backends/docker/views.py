@@ -142,6 +142,7 @@ def pod_view(container: Mapping[str, Any], node: str, seed: int, *, is_terminati
         created=seconds_of(container["Created"]),
         started=None if state["StartedAt"].startswith(_NEVER) else seconds_of(state["StartedAt"]),
         exit_code=state["ExitCode"] if has_ended else None,
+        ended=seconds_of(state["FinishedAt"]) if has_ended and phase.is_over else None,
         is_terminating=is_terminating or state["Status"] in ("removing", "dead"),
         pid=state.get("Pid") or None,
         ip=_address(container),

@@ -79,6 +79,8 @@ def pod_environ(
     if (workdir := workdirs.workdir_of(record.spec, plan.set_spec)) is not None:
         environ |= workdirs.variables(str(folder.workdir), environ)
         environ |= workdirs.setup_variables(str(folder.workdir)) if workdir.setup else {}
+    environ |= _folder_variables(environ, record.cwd)
+    environ.pop("OLDPWD", None)  # of the user's shell
     # Last in the PATH: `l2r-runtime` is found even if the user's environment is not this interpreter's.
     environ["PATH"] = os.pathsep.join(filter(None, (environ.get("PATH", os.defpath), _own_bin())))
     # The contract comes last: neither the user's shell nor a spec may change a pod's identity.
@@ -101,6 +103,17 @@ def pod_environ(
         ENV_FOLDER: str(folder.path),
         "PYTHONUNBUFFERED": "1",
     }
+
+
+def _folder_variables(environ: Mapping[str, str], cwd: str) -> dict[str, str]:
+    """Return the PWD of a process that starts in a folder; that of the user's shell may be another one."""
+    path = environ.get("PWD", "")
+    try:
+        # A shell keeps the name by which the user reached the folder, perhaps through a link.
+        is_same = path.startswith("/") and Path(path).samefile(cwd)
+    except OSError:
+        is_same = False
+    return {"PWD": path if is_same else cwd}
 
 
 def pod_command(folder: RunFolder, spec: RunSpec, set_spec: SetSpec) -> tuple[str, ...]:

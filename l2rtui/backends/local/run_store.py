@@ -360,6 +360,7 @@ def _pod_view(state: RunState, pod: PodRecord, node: str, now: float) -> PodView
         ready=phase is Phase.RUNNING and pod.proc is not None and reason != STOPPED,
         restarts=pod.restarts,
         started=pod.started,
+        ended=pod.ended if phase.is_over else None,
         exit_code=pod.exit_code,
         is_terminating=pod.is_terminating,
         pid=pod.proc.pid if pod.proc else None,

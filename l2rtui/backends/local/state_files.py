@@ -75,6 +75,7 @@ class PodRecord(msgspec.Struct, kw_only=True):
         wish: Uid of the DesiredPod that it implements.
         proc: Its process while one is running. serial: Number of its log file.
         failures: Number of consecutive restarts, for the back-off.
+        ended: Time at which its last process ended, seconds since the epoch; None before, or if unknown.
         next_start: Time of the next start after a back-off, seconds since the epoch.
         kill_at: Deadline of SIGKILL after SIGTERM, by ``time.monotonic()``, which all processes of a boot share and
             no change of the date affects.
@@ -93,6 +94,7 @@ class PodRecord(msgspec.Struct, kw_only=True):
     serial: int = -1
     exit_code: int | None = None
     started: float | None = None
+    ended: float | None = None
     next_start: float | None = None
     is_terminating: bool = False
     kill_at: float | None = None

@@ -56,16 +56,24 @@ async def gather_ending(backend: Backend, snapshot: ClusterSnapshot, run: RunVie
         _in_time(artifacts.root_of(backend, run.name), "", problems),
     )
     of_run = curve.curve if curve is not None else RunCurve()
-    ended = of_run.last.get(Axis.TIME, 0.0) if outcome is RunOutcome.DONE else 0.0
     return Ending(
         outcome,
-        ended or time.time(),
+        _end_of(outcome, snapshot.pods_of(run.name), of_run) or time.time(),
         *final_figures(of_run),
         curve_columns(of_run),
         logs or (),
         checkpoints or "",
         note="; ".join(problems),
     )
+
+
+def _end_of(outcome: RunOutcome, pods: Sequence[PodView], curve: RunCurve) -> float:
+    """Return when a run ended by itself, in seconds since the epoch; 0 if it did not, or nobody knows."""
+    if outcome not in (RunOutcome.DONE, RunOutcome.FAILED):
+        return 0.0
+    phase = Phase.SUCCEEDED if outcome is RunOutcome.DONE else Phase.FAILED
+    last = max((pod.ended or 0.0 for pod in pods if pod.phase is phase), default=0.0)
+    return last or (curve.last.get(Axis.TIME, 0.0) if outcome is RunOutcome.DONE else 0.0)
 
 
 async def _in_time(work: Awaitable[_T], what: str, problems: list[str]) -> _T | None:

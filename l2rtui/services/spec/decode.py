@@ -17,11 +17,31 @@ from l2rtui.errors import SpecError
 from l2rtui.services import runtime_commands
 from l2rtui.services.spec import schema, script_source
 from l2rtui.services.spec.pod_schema import pod_settings
-from runtime.base import environments
+from runtime.base import contract, environments
 from runtime.base.contract import RENDEZVOUS_PORT
 
 RENDEZVOUS_SET = "rdzv"
 SERVERS_SET, WORKERS_SET = "ps", "worker"
+_SET_BY_LAUNCHERS = {
+    contract.ENV_RUN: "name",
+    contract.ENV_RUN_ID: "",
+    contract.ENV_POD: "",
+    contract.ENV_POD_ID: "",
+    contract.ENV_ROLE: "",
+    contract.ENV_SET: "",
+    contract.ENV_INDEX: "",
+    contract.ENV_SEED: "seed",
+    contract.ENV_ENDPOINT: "",
+    contract.ENV_TOKEN_FILE: "",
+    contract.ENV_DIR: "",
+    contract.ENV_CONFIG: "train",
+    contract.ENV_CPUS: "resources.cpu",
+    contract.ENV_JOINERS: "",
+    contract.ENV_LIMITS: "limits",
+    contract.ENV_ALERTS: "alerts",
+    "L2R_LOCAL_RUN": "",
+}
+"""Variables whose value in a spec would have no effect, with the field that decides each; empty without one."""
 _HERE = Path()
 _Number = TypeVar("_Number", int, float)
 
@@ -303,5 +323,8 @@ def variables(env: Mapping[str, str | float | bool]) -> tuple[tuple[str, str], .
             raise ValueError(
                 f"env: no process can have the variable {key!r}: a name without =, and no NUL character"
             )
+        if (field := _SET_BY_LAUNCHERS.get(key)) is not None:
+            advice = f"set the field {field} instead" if field else "rename your variable"
+            raise ValueError(f"env: l2rtui sets {key} itself in every process: {advice}")
     # YAML reads ``DEBUG: true`` as a boolean, whose Python text ``True`` few programs expect.
     return tuple((key, str(value).lower() if isinstance(value, bool) else str(value)) for key, value in env.items())

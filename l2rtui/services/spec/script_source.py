@@ -91,7 +91,8 @@ def command_of(command: list[str], program: Program | None, where: str) -> tuple
     """Return the command of a set with a program: ``python {program}`` by default.
 
     Raises:
-        ValueError: there is neither; or the program is not used by the command, or the other way round.
+        ValueError: there is neither; the program is not used by the command, or the other way round; or it is not
+            Python's and has no command.
     """
     if not command and program is None:
         raise ValueError(f"{where}: write its command, or its program")
@@ -100,4 +101,18 @@ def command_of(command: list[str], program: Program | None, where: str) -> tuple
         raise ValueError(sentence)
     if program is None and PROGRAM_WORD in command:
         raise ValueError(f"{where}: its command names {PROGRAM_WORD}, and it has no program")
+    if program is not None and not command and (shell := _shell_of(program)):
+        raise ValueError(
+            f"{where}: its program {program.name} is a shell script, and python would run it: "
+            f'write command: [{shell}, "{PROGRAM_WORD}"]'
+        )
     return tuple(command) if command else ("python", PROGRAM_WORD)
+
+
+def _shell_of(program: Program) -> str:
+    """Return the shell that runs a program, by its first line or its name; empty for other programs."""
+    first = program.text.partition("\n")[0]
+    words = [word.rpartition("/")[2] for word in first.removeprefix("#!").split() if not word.startswith("-")]
+    interpreter = words[1:] if words[:1] == ["env"] else words
+    shell = interpreter[0] if first.startswith("#!") and interpreter else program.name.rpartition(".")[2]
+    return shell if shell in ("sh", "bash", "dash", "zsh", "ksh") else ""

@@ -12,6 +12,7 @@ import re
 import stat
 import sys
 import tarfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -277,8 +278,12 @@ def _refuse_large(scan: _Scan) -> None:
     total = sum(scan.sizes.values())
     if total <= MAX_BYTES and len(scan.files) <= MAX_FILES:
         return
-    largest = sorted(scan.sizes.items(), key=lambda item: -item[1])[:3]
-    names = ", ".join(f"{_shown(name)} ({format_bytes(size)}B)" for name, size in largest)
+    if total > MAX_BYTES:
+        largest = sorted(scan.sizes.items(), key=lambda item: -item[1])[:3]
+        names = ", ".join(f"{_shown(name)} ({format_bytes(size)}B)" for name, size in largest)
+    else:
+        folders = Counter(name.split("/")[0] if "/" in name else "" for name in scan.sizes).most_common(3)
+        names = ", ".join(f"{_shown(name) if name else '.'} ({counted(many, 'file')})" for name, many in folders)
     sentence = (
         f"its {counted(len(scan.files), 'file')} of {format_bytes(total)}B are more than the "
         f"{MAX_FILES:,} files of {format_bytes(MAX_BYTES)}B that go with a run; the largest: {names}"

@@ -207,6 +207,8 @@ def test_a_program_comes_from_beside_the_spec_or_from_s3(load, tmp_path):
         ("s3://bucket", None, "is not s3://BUCKET/KEY"),
         ("https://example.org/t.py", None, "is not s3://BUCKET/KEY"),
         ("t.py, command: [python, t.py]", b"x", "write {program} where its path belongs"),
+        ("t.sh", b"echo x", 'is a shell script, and python would run it: write command: [sh, "{program}"]'),
+        ("train", b"#!/usr/bin/env bash\necho x", 'write command: [bash, "{program}"]'),
     ],
 )
 def test_a_program_that_cannot_travel_is_named(load, tmp_path, source, content, sentence):

@@ -193,6 +193,14 @@ def test_the_examples_load_and_fit_the_published_schema(path):
         ),
         ('kind: job\nname: j\njob: {command: [a], env: {"": 1}}\n', "env: no process can have the variable ''"),
         ('kind: job\nname: j\njob: {command: [a], env: {X: "\\0"}}\n', "env: no process can have the variable 'X'"),
+        (
+            "kind: job\nname: j\njob: {command: [a]}\nenv: {L2R_RUN: x}\n",
+            "env: l2rtui sets L2R_RUN itself in every process: set the field name instead.",
+        ),
+        (
+            "kind: job\nname: j\njob: {command: [a], env: {L2R_POD: x}}\n",
+            "env: l2rtui sets L2R_POD itself in every process: rename your variable.",
+        ),
         ('kind: job\nname: j\njob: {command: [sh, "\\0"]}\n', "job: its command has a NUL character"),
         (
             "a: 1\n---\nb: 2\n",

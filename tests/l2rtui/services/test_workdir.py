@@ -237,6 +237,15 @@ def test_what_cannot_be_sent_is_refused_with_a_sentence(folder, overrides, sente
     assert sentence in str(refused.value)
 
 
+def test_too_many_files_name_the_folders_that_have_most(folder, monkeypatch):
+    monkeypatch.setattr(workdir, "MAX_FILES", 5)
+    write(folder, {f"data/{number % 2}/{number}.txt": "x" for number in range(4)})
+    with pytest.raises(SpecError) as refused:
+        load(folder)
+    assert "its 7 files" in str(refused.value)
+    assert "the largest: data (4 files), . (2 files), lib (1 file)." in str(refused.value)
+
+
 def test_too_large_a_folder_names_its_largest_files(folder, monkeypatch):
     monkeypatch.setattr(workdir, "MAX_BYTES", 1 << 20)
     (folder / "data.bin").write_bytes(bytes(1_100_000))

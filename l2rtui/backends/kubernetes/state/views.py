@@ -43,6 +43,7 @@ from runtime.base import bounded_json
 
 UNREADABLE = "Unreadable"
 _PHASES = {str(phase): phase for phase in Phase}
+_OVER = frozenset(str(phase) for phase in Phase if phase.is_over)
 _ROLES = {str(role): role for role in Role}
 
 
@@ -150,6 +151,9 @@ def pod_view(
         bool(pod.spec.node_name) or status.phase == "Running",
         len(pod.spec.containers or ()) or 1,
         len([status_item for status_item in statuses if status_item.ready]),
+        ended=epoch(last.finished_at) or None
+        if last is not None and status.phase in ("Succeeded", "Failed")
+        else None,
     )
 
 

@@ -34,6 +34,7 @@ from l2rtui.backends.local.supervision.log_file import (
 from l2rtui.backends.local.supervision.supervised_process import SupervisedProcess
 from l2rtui.domain.log import last_words
 from l2rtui.domain.plan import gpu_count
+from l2rtui.domain.secret import redact
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
 from runtime.base import contract
@@ -92,6 +93,7 @@ def end_reason(folder: Path, run_id: str) -> str:
 
 _COUNTS = Path("/proc/vmstat")
 _SIGKILL: Final = 128 + signal.SIGKILL
+_COMMAND_CHARS: Final = 60
 _LINES: Final = 5
 """Number of last lines that are searched: libraries of threads print some after their error."""
 _processes: Final[list[subprocess.Popen[bytes]]] = []
@@ -148,6 +150,19 @@ class OomKills:
     def has_risen(self) -> bool:
         """Return True if the count has risen since the look before the last."""
         return _count() > self._looks[0]
+
+
+def background_sentence(commands: Sequence[str]) -> str:
+    """Return what happened to the processes that a command had left running in the background when it ended."""
+    # Paths into the folder of the run are long, and their last part says which program it is.
+    words = (Path(word).name if word.startswith("/") else word for word in commands[0].split(" "))
+    named = redact(" ".join(words))
+    named = named if len(named) <= _COMMAND_CHARS else f"{named[:_COMMAND_CHARS]}…"
+    others = f" and {len(commands) - 1} more" if len(commands) > 1 else ""
+    return (
+        f"its command ended while `{named}`{others} still ran in the background, and was ended with it;"
+        " start it in the foreground, or end the script with wait"
+    )
 
 
 def cause_of(exit_code: int | None, lines: Sequence[str], *, has_oom_kill: bool) -> DeathCause | None:
@@ -250,6 +265,7 @@ class SupervisedPod:
         self._is_finishing = False
         self._finish_reason = ""
         self._problem = ""
+        self._background = ""
 
     @classmethod
     def new(cls, context: SupervisionContext, desired: DesiredPod) -> SupervisedPod:
@@ -374,6 +390,9 @@ class SupervisedPod:
         if process.pidfd is not None:  # it stays readable, so select() would return immediately each time
             self._context.selector.unregister(process.pidfd)
             process.close_pidfd()
+        if process.left_running and not (self.record.is_terminating or self._is_finishing):
+            self._background = background_sentence(process.left_running)
+            self._note("BackgroundEnded", self._background, is_warning=True)
         return True
 
     def copy_output(self) -> None:
@@ -401,12 +420,15 @@ class SupervisedPod:
             return
         if process.pipe is not None:
             self._context.selector.unregister(process.pipe)
-        process.close()
+        words, self._background = self._background, ""
+        process.close(mark=words)
         self.process, record.proc = None, None
         record.exit_code = process.exit_code
+        # Of a process that ended while no supervisor was its parent nobody knows when.
+        record.ended = None if process.exit_code is None else self._context.now()
         # A stopped process did not end on its own: its exit code does not indicate a fault.
         is_fault = process.exit_code != 0 and not (record.is_terminating or self._is_finishing)
-        end, words, reason = supervised_process.exit_code_text(process.exit_code), "", ""
+        end, reason = supervised_process.exit_code_text(process.exit_code), ""
         if is_fault:
             lines = final_lines(log_path(self._context.folder.log_dir(self.name), record.serial))
             words = last_words(lines) if process.exit_code is not None else supervised_process.UNKNOWN_EXIT
@@ -464,7 +486,8 @@ class SupervisedPod:
         self._context.changed()
 
     def _handle_start_error(self, sentence: str) -> None:
-        self.record.started, self.record.exit_code = self._context.now(), supervised_process.START_ERROR_CODE
+        self.record.started = self.record.ended = self._context.now()
+        self.record.exit_code = supervised_process.START_ERROR_CODE
         self._note("StartError", sentence, is_warning=True)
         if cause := cause_of(self.record.exit_code, [sentence], has_oom_kill=False):
             sentence = f"{cause.sentence}: {sentence}"

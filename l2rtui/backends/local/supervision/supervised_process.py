@@ -23,7 +23,7 @@ import fcntl
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,6 +40,8 @@ _CHUNK = 65_536
 _PIPE_BYTES = 1 << 20
 """Capacity of the output pipe: the largest that Linux allows every user (``/proc/sys/fs/pipe-max-size``)."""
 
+_PYTHON_HELPERS = ("resource_tracker", "multiprocessing.forkserver", "compile_worker")
+
 
 class SupervisedProcess:
     """A process and its output pipe.
@@ -49,6 +51,7 @@ class SupervisedProcess:
         pidfd: Readable once a process that is not our child has ended (Linux); None for our own.
         is_gone: The process has ended; its descendants may still run.
         exit_code: None while it runs, and always if it was another supervisor's child.
+        left_running: Commands of its descendants that still ran when it ended with exit code 0.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class SupervisedProcess:
         self.pidfd = None if is_child else _pidfd(proc)
         self.is_gone = False
         self.exit_code: int | None = None
+        self.left_running: tuple[str, ...] = ()
         self._fifo = fifo
         self._log = log
         self._is_child = is_child
@@ -167,12 +171,18 @@ class SupervisedProcess:
             os.close(self.pidfd)
             self.pidfd = None
 
-    def close(self) -> None:
-        """Copy the rest of the pipe and close everything."""
+    def close(self, mark: str = "") -> None:
+        """Copy the rest of the pipe and close everything.
+
+        Args:
+            mark: Last line of the log, written by the supervisor; empty for none.
+        """
         # At most two full pipes: a descendant that could not be killed may keep writing, and must not block us
         # here.
         with contextlib.suppress(OSError):
             self.copy_output(rounds=2 * _PIPE_BYTES // _CHUNK)
+        if mark:
+            self._log.mark(mark)
         self._log.close()
         self._fifo.unlink(missing_ok=True)
         self.close_pipe()
@@ -182,14 +192,23 @@ class SupervisedProcess:
         """Wait for our child without blocking; until it is reaped no other process can get its pid or its group."""
         if hasattr(os, "waitid"):
             # WNOWAIT leaves a zombie: the group is signalled while its id is certainly still ours.
-            if os.waitid(os.P_PID, self.proc.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+            end = os.waitid(os.P_PID, self.proc.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            if end is None:
                 return False
+            if end.si_code == os.CLD_EXITED and end.si_status == 0:
+                self.left_running = tuple(self._descendants())
             signal_process_group(self.proc.pid, signal.SIGKILL)
         pid, status = os.waitpid(self.proc.pid, os.WNOHANG)
         if pid:
             self.exit_code = exit_code_of(status)
             process_scan.signal_group(self.proc, signal.SIGKILL)
         return bool(pid)
+
+    def _descendants(self) -> Iterator[str]:
+        for process in process_scan.find_tagged(lambda tagged: tagged.pod_id == self._fifo.stem):
+            # Helpers of Python's own libraries end by themselves once their parent has ended.
+            if not any(helper in process.command for helper in _PYTHON_HELPERS):
+                yield process.command
 
 
 def _pidfd(proc: ProcessIdentity) -> int | None:

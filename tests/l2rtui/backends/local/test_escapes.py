@@ -19,6 +19,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from l2rtui.domain.status import Phase
+from l2rtui.domain.workload import RestartPolicy
 from tests.l2rtui.backends.local.test_destroy import assert_nothing_left, linux, sleepers
 
 pytestmark = linux
@@ -64,6 +66,25 @@ async def test_what_another_program_starts_is_ended(lab, mark, words):
     sleep = f"'setsid sleep {mark}'" if name == "su" else f"sleep {mark}"
     await escape(lab, f"({words} {sleep} </dev/null >/dev/null 2>&1 &)", mark)
     assert_nothing_left(lab, await lab.destroy(grace_seconds=0.2))
+    assert sleepers(mark) == []
+
+
+@pytest.mark.parametrize("words", ["", "setsid"])
+async def test_what_a_script_leaves_in_the_background_is_named_when_it_ends(lab, mark, words):
+    script = f"{words} sleep {mark} & echo started; sleep 0.1"
+    await lab.launch(lab.set(command=("sh", "-c", script), restart=RestartPolicy.NEVER))
+    pod = await lab.pod(lambda pod: pod.phase is Phase.SUCCEEDED)
+    assert pod.message.startswith(f"its command ended while `sleep {mark}` still ran in the background")
+    assert "or end the script with wait" in (await lab.lines())[-1]
+    assert sleepers(mark) == []
+
+
+async def test_helpers_of_python_and_awaited_processes_are_not_named(lab, mark):
+    helper = f"exec -a resource_tracker sleep {mark}"
+    script = f"bash -c '{helper}' & sleep 0.2 & wait $!"
+    await lab.launch(lab.set(command=("sh", "-c", script), restart=RestartPolicy.NEVER))
+    pod = await lab.pod(lambda pod: pod.phase is Phase.SUCCEEDED)
+    assert pod.message == ""
     assert sleepers(mark) == []
 
 

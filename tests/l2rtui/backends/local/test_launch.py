@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -318,3 +319,16 @@ async def test_what_only_containers_have_is_refused_or_said(lab):
         if finding.severity is Severity.WARNING
     ]
     assert "the local backend mounts nothing: /data stays as it is" in sentences
+
+
+async def test_the_folder_in_the_environment_is_the_one_a_process_starts_in(lab, monkeypatch, tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    shown = lab.set(command=(sys.executable, "-c", "import os; print(os.environ['PWD'], 'OLDPWD' in os.environ)"))
+    monkeypatch.chdir(tmp_path / "real")
+    monkeypatch.setenv("OLDPWD", "/")
+    for number, shell in enumerate(("/", str(tmp_path / "link"))):
+        monkeypatch.setenv("PWD", shell)
+        await lab.launch(replace(shown, restart=RestartPolicy.NEVER), name=f"run{number}")
+    await lab.until_line(f"{tmp_path / 'real'} False", "run0-w-0")
+    await lab.until_line(f"{tmp_path / 'link'} False", "run1-w-0")

@@ -42,7 +42,7 @@ class FakeProcess:
     def signal_group(self, number: int) -> None:
         self.signals.append(number)
 
-    def close(self) -> None:
+    def close(self, mark: str = "") -> None:
         """Nothing is open."""
 
 
@@ -152,6 +152,7 @@ def test_a_pod_that_is_not_restarted_is_over(world, policy, code, phase):
     world.end(pod, code)
     assert (pod.is_over, pod.record.phase, len(world.processes)) == (True, phase, 1)
     assert pod.record.message == ("" if code is not None else supervised_process.UNKNOWN_EXIT)
+    assert pod.record.ended == (None if code is None else world.date)
 
 
 def test_the_log_has_a_mark_between_two_processes(world):

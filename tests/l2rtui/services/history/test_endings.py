@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import time
 
+import pytest
+
+from l2rtui.backends.fake.backend import FakeBackend
 from l2rtui.domain.curves.chart import RETURN
 from l2rtui.domain.curves.run_curve import CurveRecord, RunCurve
 from l2rtui.domain.history import RunOutcome
-from l2rtui.domain.snapshot import PodView, RunView, SetView
+from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
-from l2rtui.services.history.endings import MAX_POINTS, best_return, curve_columns, outcome_of
+from l2rtui.services.history.endings import MAX_POINTS, best_return, curve_columns, gather_ending, outcome_of
 
 
 def curve_of(returns):
@@ -56,3 +60,28 @@ def test_a_run_has_ended_when_its_learner_has():
     failed = pod("learner", Role.LEARNER, Phase.FAILED, exit_code=1)
     assert outcome_of(RUN, [failed, worker]) is RunOutcome.FAILED
     assert outcome_of(RUN, []) is None
+
+
+@pytest.mark.parametrize(
+    ("phase", "outcome", "other"),
+    [(Phase.SUCCEEDED, RunOutcome.DONE, Phase.FAILED), (Phase.FAILED, RunOutcome.FAILED, Phase.SUCCEEDED)],
+)
+async def test_a_run_ended_when_its_last_pod_of_that_outcome_ended_however_late_it_is_recorded(
+    phase, outcome, other
+):
+    pods = [
+        pod("learner", Role.LEARNER, phase, ended=1000.0),
+        pod("w", Role.WORKER, phase, ended=1200.0),
+        pod("v", Role.WORKER, other, ended=1300.0),
+    ]
+    snapshot = ClusterSnapshot(pods={item.uid: item for item in pods})
+    ending = await gather_ending(FakeBackend(), snapshot, RUN, outcome)
+    assert ending.ended == 1200.0
+
+
+async def test_a_run_that_somebody_ends_ends_now():
+    done = pod("learner", Role.LEARNER, Phase.SUCCEEDED, ended=1000.0)
+    snapshot = ClusterSnapshot(pods={done.uid: done})
+    before = time.time()
+    ending = await gather_ending(FakeBackend(), snapshot, RUN, RunOutcome.DESTROYED)
+    assert ending.ended >= before
