@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from l2rtui.backends.common.refusals import SlotTakenError
 from l2rtui.domain.history import Ending, HistoryRecord, RunOutcome
 from l2rtui.errors import L2RError
 from l2rtui.services import destroyed_specs
@@ -91,6 +90,8 @@ class LaunchRecording:
 
     async def failed(self, error: L2RError) -> None:
         """Record that the launch failed and was rolled back."""
+        from l2rtui.backends.common.refusals import SlotTakenError
+
         journal.record("launch", self._names, "failed", error=str(error))
         if isinstance(error, SlotTakenError):
             # Another launch was faster, nothing ran, and usually the launch is planned again.
