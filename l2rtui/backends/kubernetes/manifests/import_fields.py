@@ -41,7 +41,11 @@ _TOKEN_VOLUME: Final = re.compile(r"kube-api-access-[a-z0-9]{5}|.*-token-[a-z0-9
 PLACEHOLDER: Final = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
 _NODE_KEYS: Final = (labels.HOSTNAME, "metadata.name")
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
-_ACCELERATOR: Final = re.compile(r"gpu|nvidia|cuda|neuron|tpu|habana|gaudi|npu|ascend|mlu|dcu", re.IGNORECASE)
+_ACCELERATOR: Final = re.compile(
+    r"[ghintvx]pu|nvidia|cuda|neuron|habana|gaudi|ascend|mlu|dcu|gcu|fpga|accelerator"
+    r"|(biren|cerebras|enflame|furiosa|graphcore|groq|iluvatar|kunlunxin|qualcomm|rebellions|tenstorrent|vastai)",
+    re.IGNORECASE,
+)
 CONTAINERS: Final = ("initContainers", "containers")
 
 Document = dict[str, Any]

@@ -312,7 +312,18 @@ def container(resources, variables=""):
     return f"{{name: c, image: i, command: [a], env: [{variables}], resources: {{limits: {{{resources}}}}}}}"
 
 
-@pytest.mark.parametrize("resource", ["aliyun.com/gpu-mem", "tencent.com/vcuda-core", "example.com/npu"])
+@pytest.mark.parametrize(
+    "resource",
+    [
+        "aliyun.com/gpu-mem",
+        "tencent.com/vcuda-core",
+        "example.com/npu",
+        "enflame.com/vgcu",
+        "kunlunxin.com/vxpu",
+        "qualcomm.com/qaic",
+        "tenstorrent.com/n300",
+    ],
+)
 def test_a_device_that_is_not_counted_keeps_its_request_and_its_variables(load, resource):
     request = load(POD.format(fields="restartPolicy: Never", container=container(f"{resource}: 1")))
     (pod,) = pods(request, "")
