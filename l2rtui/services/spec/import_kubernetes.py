@@ -16,7 +16,7 @@ import yaml
 
 from l2rtui import bounded_yaml
 from l2rtui.backends.kubernetes.manifests import import_fields, import_yaml
-from l2rtui.backends.kubernetes.manifests.import_fields import items
+from l2rtui.backends.kubernetes.manifests.import_fields import items, mapping
 from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.secret import SpecPath, find_secrets
 from l2rtui.domain.workload import RunSpec
@@ -78,6 +78,7 @@ def load_objects(
     names: list[str] = []
     documents = [document for path, raw in files for document in _documents(raw, path, names)]
     path = files[0][0]
+    left_out = list(_namespaces_in(documents))
     # After parsing, so that a value is text whatever it contains: it cannot add YAML.
     documents = [_unmarked(document, names, values) for document in documents]
     variables = dict(sorted(set().union(*map(_variables, documents))))
@@ -115,9 +116,26 @@ def load_objects(
         data, notes = import_operators.spec_of(documents, path, name)
         for part in (data[key] for key in ("nodes", "workers", "servers") if key in data and "image" in values):
             part["pod"]["image"] = values["image"]
-        return data, (*notes, *literal)
+        return data, (*notes, *left_out, *literal)
     spec, notes = import_yaml.read_kubernetes_yaml(documents, path, name)
-    return spec, (*notes, *literal)
+    return spec, (*notes, *left_out, *literal)
+
+
+def _namespaces_in(documents: list[Any]) -> Iterator[Finding]:
+    """Remove the Namespaces from the documents and their Lists; yield a finding for each."""
+    for document in tuple(documents):
+        kind = document.get("kind") if isinstance(document, dict) else None
+        if kind == "List" and isinstance(document.get("items"), list):
+            yield from _namespaces_in(document["items"])
+        elif kind == "Namespace":
+            documents.remove(document)
+            name = mapping(document, "metadata").get("name")
+            yield Finding(
+                Severity.WARNING,
+                f"Namespace {name}",
+                "it is left out: a run goes into the namespace of -n, which has to exist",
+                f"Write -n {name} if it belongs there.",
+            )
 
 
 def _documents(raw: bytes, path: str, names: list[str]) -> list[Any]:

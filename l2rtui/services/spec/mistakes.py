@@ -65,8 +65,13 @@ def explain_mistake(
             return SpecError(f"{locations.of(())}: kind is missing: write one of {', '.join(Kind)}.")
         return SpecError(f"{locations.of(keys[:-1])}: {dotted(keys)} is missing.")
     if keys == ("kind",):
-        kinds = ", ".join(Kind)
-        return SpecError(f"{locations.of(keys)}: kind {data.get('kind')!r} is not known: write one of {kinds}.")
+        from l2rtui.backends.kubernetes.manifests.import_fields import PARTS  # which specs do not need
+
+        kind, kinds = data.get("kind"), ", ".join(Kind)
+        hint = "An object of Kubernetes begins with its apiVersion: v1, apps/v1, batch/v1."
+        is_object = isinstance(kind, str) and kind in PARTS
+        sentence = f"{locations.of(keys)}: kind {kind!r} is not known: write one of {kinds}."
+        return SpecError(sentence, hint if is_object else "")
     if at and at["path"].endswith("[...]"):
         keys = _item_of_type(text, keys, data)
     # The value is shown as it is in the file: after decoding it would be gone.

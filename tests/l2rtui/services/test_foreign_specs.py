@@ -8,6 +8,7 @@ import re
 import sys
 
 import pytest
+import yaml
 
 from l2rtui.domain.kinds import Binding
 from l2rtui.domain.preflight import Severity
@@ -213,6 +214,24 @@ def test_the_priority_of_a_job_of_an_operator_is_that_of_its_pods(load):
     request = load(PYTORCH.replace("{name: mnist}", f"{{name: mnist, labels: {{{key}: high}}}}"))
     for part in request.spec.sets:
         assert json.loads(part.pod.templates[0])["metadata"]["labels"] == {key: "high"}
+
+
+NAMESPACE = "apiVersion: v1\nkind: Namespace\nmetadata: {name: demo}\n"
+
+
+def test_a_namespace_beside_the_objects_of_a_run_is_left_out_and_named(load):
+    of_list = json.dumps({"apiVersion": "v1", "kind": "List", "items": [yaml.safe_load(NAMESPACE), POD]})
+    for text in (f"{NAMESPACE}---\n{TEXT}", f"{TEXT}\n---\n{NAMESPACE}", f"{NAMESPACE}---\n{ELASTIC}", of_list):
+        (note,) = [note for note in load(text).notes if note.subject == "Namespace demo"]
+        assert note.severity is Severity.WARNING
+        assert note.sentence.startswith("it is left out: a run goes into the namespace of -n")
+        assert note.hint == "Write -n demo if it belongs there."
+
+
+def test_an_object_without_its_version_is_not_taken_for_a_spec(load):
+    with pytest.raises(SpecError) as error:
+        load("kind: Pod\nmetadata: {name: a}\nspec: {containers: []}\n")
+    assert error.value.hint.startswith("An object of Kubernetes begins with its apiVersion")
 
 
 def test_a_runtime_beside_its_job_is_to_be_applied_first(load):
