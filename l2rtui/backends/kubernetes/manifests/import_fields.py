@@ -297,6 +297,7 @@ _REPLACED: Final = {
     "PersistentVolumeClaim": "make it with `l2rtui volume create` (docs/storage.md)",
     "Secret": "make it with `l2rtui secret create` (docs/secrets.md)",
     "ConfigMap": "apply it with kubectl first; the spec can contain a program (docs/kinds.md)",
+    "ResourceClaimTemplate": "apply it with kubectl first; a spec of l2rtui's own makes one: `binding: dra`",
     "PodGroup": "write `queue: {by: volcano}` or `--queue` (docs/kubernetes.md)",
     "MPIJob": "write `kind: elastic` for torchrun, or `kind: job` with `replicas` (docs/kinds.md)",
     "XGBoostJob": "write `kind: job` with `replicas` (docs/kinds.md)",
