@@ -429,7 +429,6 @@ class PaneContent:
 
     @property
     def _selected_pods(self) -> Sequence[PodView]:
-        """Pods of the selected run."""
         run = self._panes.selection.run(self.snapshot)
         return self._index.pods_of(run.name) if run is not None else ()
 
