@@ -16,6 +16,7 @@ from l2rtui.cli import parser_selection as selection
 from l2rtui.cli.argument_parser import Parser, is_typo
 from l2rtui.cli.examples import epilog
 from l2rtui.cli.other_words import advice
+from l2rtui.cli.parser_selection import whole_number
 from l2rtui.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -90,7 +91,11 @@ def _places(parser: Parser) -> None:
     parser.option("--binding", choices=BINDINGS, help="how pods get a GPU, or cpu; overrides the spec")
     parser.flag("--overcommit", "share slots with other pods if no slot is free, several times if needed")
     parser.option(
-        "--wave", type=_count, default=0, metavar="N", help="start N pods, wait until they run, then the next N"
+        "--wave",
+        type=whole_number,
+        default=0,
+        metavar="N",
+        help="start N pods, wait until they run, then the next N",
     )
 
 
@@ -136,7 +141,7 @@ def _scale(parser: Parser) -> None:
     parser.option(
         "target", metavar="RUN/SET", help="the set; experiment/NAME/SET: the set in each run, after a question"
     )
-    parser.option("replicas", type=_count, metavar="N", help="new number of replicas")
+    parser.option("replicas", type=whole_number, metavar="N", help="new number of replicas")
     parser.flag("--overcommit", "share slots with other pods if no slot is free")
     _admin(parser)
     groups.all_matching(parser)
@@ -178,7 +183,9 @@ def _logs(parser: Parser) -> None:
     parser.option("targets", nargs="+", metavar="TARGET", help=f"pod, {_TARGETS}")
     parser.flag("--follow", "continue with new lines", short="-f")
     parser.option("--since", metavar="WHEN", help="only lines newer than: 10m, 2h, or an RFC 3339 time")
-    parser.option("--tail", type=_count, metavar="N", help="only the last N lines; --grep chooses among those")
+    parser.option(
+        "--tail", type=whole_number, metavar="N", help="only the last N lines; --grep chooses among those"
+    )
     parser.option("-c", "--container", default="", metavar="NAME", help="only of this container of the pods")
     parser.flag("--previous", "logs of the previous process", short="-p")
     parser.text("--grep", "RE", "only lines that match this pattern")
@@ -252,7 +259,7 @@ def _simulator(parser: Parser) -> None:
     parser.option("what", choices=("status", "restart", "signal", "frame"), help="what to do")
     parser.option("target", metavar="TARGET", help="pod or RUN/SET/INDEX; for status also RUN or RUN/SET")
     parser.option(
-        "--index", type=_count, default=0, metavar="N", help="which of the worker's simulators (default 0)"
+        "--index", type=whole_number, default=0, metavar="N", help="which of the worker's simulators (default 0)"
     )
     parser.text("--signal", "NAME", "for signal: its name or number, such as USR1")
     parser.text("--camera", "NAME", "for frame: such as CameraBirdsEye")
@@ -468,13 +475,6 @@ def find_verb(word: str, others: Sequence[str] = ()) -> Verb:
 # argparse shows the text of an ArgumentTypeError unchanged, after the option's name.
 
 
-def _count(text: str) -> int:
-    # isdigit() also accepts digits of other scripts, which int() would silently accept.
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 up")
-    return int(text)
-
-
 def _seconds(text: str) -> float:
     try:
         seconds = float(text)
@@ -497,7 +497,7 @@ def _speed(text: str) -> float:
 
 
 def _port(text: str) -> int:
-    number = _count(text)
+    number = whole_number(text)
     if number > 65_535:
         raise argparse.ArgumentTypeError(f"{text!r} is a port that does not exist: they end at 65535")
     return number

@@ -225,6 +225,7 @@ def _narrowing(parser: Parser) -> None:
 # argparse shows the text of an ArgumentTypeError unchanged, after the option's name.
 def whole_number(text: str) -> int:
     """Read a whole number from 0 up. Raises ArgumentTypeError."""
+    # isdigit() also accepts digits of other scripts, which int() would silently accept.
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 up")
     return int(text)

@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from l2rtui.errors import BackendError, NotFoundError
 from runtime.base.docker_client import DockerClient, DockerEndpoint, EngineError, EngineStream, decode_messages
+from runtime.base.processes import in_daemon_thread
 
 T = TypeVar("T")
 
@@ -84,7 +85,7 @@ class DockerEngine:
                         raise
 
         with _translated():
-            await asyncio.gather(*(_in_thread(work) for _ in range(min(_SCAN_THREADS, len(paths)))))
+            await asyncio.gather(*(in_daemon_thread(work) for _ in range(min(_SCAN_THREADS, len(paths)))))
         return results
 
     async def stream(self, path: str, /, **query: Any) -> AsyncGenerator[bytes, None]:
@@ -120,18 +121,18 @@ class DockerEngine:
 
     async def close(self) -> None:
         """Close the connections."""
-        await _in_thread(self._client.close)
+        await in_daemon_thread(self._client.close)
 
     async def _call(
         self, call: Callable[..., T], *arguments: str, seconds: float = _SHORT_SECONDS, **options: Any
     ) -> T:
         async with self._requests if seconds <= _SHORT_SECONDS else self._waits:
             with _translated():
-                return await _in_thread(lambda: call(*arguments, seconds=seconds, **options))
+                return await in_daemon_thread(lambda: call(*arguments, seconds=seconds, **options))
 
     async def _opened(self, call: Callable[[], EngineStream]) -> EngineStream:
         with _translated():
-            return await _in_thread(call, drop=EngineStream.close)
+            return await in_daemon_thread(call, drop=EngineStream.close)
 
 
 @contextlib.contextmanager
@@ -141,35 +142,6 @@ def _translated() -> Iterator[None]:
     except EngineError as error:
         kind = DockerMissingError if error.status == 404 else DockerError
         raise kind(error.status, error.message, error.hint) from error
-
-
-async def _in_thread(call: Callable[[], T], drop: Callable[[T], None] | None = None) -> T:
-    """Call in a thread and return the result; ``drop`` gets a result that arrives after the caller was
-    cancelled.
-    """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if future.cancelled():
-            if drop is not None and error is None:
-                drop(result)  # type: ignore[arg-type]  # it is a T: there was no error
-        elif error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]  # as above
-
-    def work() -> None:
-        result, failure = None, None
-        try:
-            result = call()
-        except BaseException as error:  # noqa: BLE001  (it is raised again where it is awaited)
-            failure = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the result is no longer needed
-            loop.call_soon_threadsafe(settle, result, failure)
-
-    threading.Thread(target=work, name="docker-request", daemon=True).start()
-    return await future
 
 
 async def _batches(source: Iterable[T], stop: Callable[[], None]) -> AsyncGenerator[list[T], None]:

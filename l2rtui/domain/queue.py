@@ -228,7 +228,7 @@ def admit(order: Sequence[Ticket], ledger: Ledger) -> tuple[AdmissionVerdict, ..
         elif conflict := capacity.conflict(ticket):
             verdicts.append(AdmissionVerdict(ticket, position, None, f"more than there is: {conflict}"))
         else:
-            reason = f"{_wish(ticket)}, {counts}{f', {ahead} comes first' if ahead else ''}"
+            reason = f"{_demand_text(ticket)}, {counts}{f', {ahead} comes first' if ahead else ''}"
             verdicts.append(AdmissionVerdict(ticket, position, None, reason, is_blocking=True))
             contested = _contested(ticket, free) if left else ()
             free, left, ahead = occupied(free, contested), left - len(contested), ahead or ticket.spec.name
@@ -311,6 +311,6 @@ def occupied(ledger: Ledger, slots: Iterable[SlotId]) -> Ledger:
     return _marked(ledger, slots, SlotState.BUSY)
 
 
-def _wish(ticket: Ticket) -> str:
+def _demand_text(ticket: Ticket) -> str:
     where = f" among {', '.join(map(str, ticket.pins))}" if ticket.pins else ""
     return f"{counted(ticket.demand, 'slot')}{where}"

@@ -90,7 +90,7 @@ def with_added(
     """Return the reservations of a node with these slots reserved; earlier reservations of them are replaced."""
     note = " ".join(sanitize(note).split())[:MOST_NOTE]
     added = (SlotReservation(slot.gpu, slot.slot, owner, until, note, is_mine=True) for slot in slots)
-    return _sorted((*without(existing, slots), *added))
+    return tuple(sorted((*without(existing, slots), *added), key=lambda item: (item.gpu, item.slot)))
 
 
 def without(existing: Iterable[SlotReservation], slots: Iterable[SlotId]) -> tuple[SlotReservation, ...]:
@@ -111,10 +111,6 @@ def reserved(slots: Iterable[SlotId], ledger: Ledger) -> Sequence[tuple[SlotId, 
     """Return the reserved slots with their reservations."""
     pairs = ((slot, ledger.slots[slot].reservation) for slot in slots if slot in ledger.slots)
     return [(slot, reservation) for slot, reservation in pairs if reservation is not None]
-
-
-def _sorted(items: Iterable[SlotReservation]) -> tuple[SlotReservation, ...]:
-    return tuple(sorted(items, key=lambda item: (item.gpu, item.slot)))
 
 
 MOST_TEXT: Final = 64 * 1024

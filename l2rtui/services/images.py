@@ -125,13 +125,11 @@ class Pushed(Struct, frozen=True):
 
     Attributes:
         layers: Number of its layers. present: number of layers that the registry already had.
-        attempts: Number of times the push was started.
     """
 
     image: ImageRef
     layers: int
     present: int
-    attempts: int
 
 
 class Recipe(Struct, frozen=True):
@@ -349,7 +347,7 @@ async def push(
             raise BackendError(f"{image} was pushed, and the Docker Engine names no digest.", "Push it again.")
         pinned = image.pinned(digest)
         journal.record("image push", str(image), "done", digest=digest)
-        yield Pushed(pinned, tracker.layers, len(tracker.present), attempt)
+        yield Pushed(pinned, tracker.layers, len(tracker.present))
         return
 
 

@@ -117,7 +117,6 @@ class _Training(Struct, frozen=True):
         return bool(self.settings.get("replay_device", "auto") != "host")
 
     def refusal(self, sentence: str, hint: str) -> Finding:
-        """Return a refusal of the run."""
         return Finding(Severity.REFUSAL, self.run.spec.experiment, sentence, hint)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -89,33 +89,24 @@ def _holders(document: Document) -> str:
     return f"{first} +{len(others)}" if others else first
 
 
-def _gpu_use(document: Document) -> str:
-    percents = [gpu["use_percent"] for gpu in document["gpus"]]
-    if all(percent is None for percent in percents):
-        return ""
-    return " ".join("-" if percent is None else f"{percent:.0f}" for percent in percents)
+def _of_each(
+    devices: str, field: str, text: Callable[[Any], str], unknown: str | None = None
+) -> Callable[[Document], str | None]:
+    """Return the function that reads a value of each device: ``-`` for an unknown one, ``unknown`` if all are."""
+
+    def read(document: Document) -> str | None:
+        values = [device[field] for device in document.get(devices, ())]
+        if all(value is None for value in values):
+            return unknown
+        return " ".join("-" if value is None else text(value) for value in values)
+
+    return read
 
 
-def _gpu_memory(document: Document) -> str:
-    used = [gpu["memory_used_bytes"] for gpu in document["gpus"]]
-    if all(count is None for count in used):
-        return ""
-    return " ".join("-" if count is None else format_bytes(count) for count in used)
-
-
-def _share_percent(document: Document) -> str | None:
-    """Share of each GPU that a pod uses; ``-`` for an unknown one if another is known."""
-    percents = [share["use_percent"] for share in document.get("gpu_shares", ())]
-    if all(percent is None for percent in percents):
-        return None
-    return " ".join("-" if percent is None else f"{percent:.0f}" for percent in percents)
-
-
-def _share_memory(document: Document) -> str | None:
-    sizes = [share["memory_bytes"] for share in document.get("gpu_shares", ())]
-    if all(size is None for size in sizes):
-        return None
-    return " ".join("-" if size is None else format_bytes(size) for size in sizes)
+_gpu_use = _of_each("gpus", "use_percent", "{:.0f}".format, "")
+_gpu_memory = _of_each("gpus", "memory_used_bytes", format_bytes, "")
+_share_percent = _of_each("gpu_shares", "use_percent", "{:.0f}".format)
+_share_memory = _of_each("gpu_shares", "memory_bytes", format_bytes)
 
 
 def bytes_of(field: str) -> Callable[[Document], str | None]:

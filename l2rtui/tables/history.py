@@ -53,10 +53,6 @@ def _steps(entry: HistoryEntry) -> int | None:
     return None if entry.env_steps is None else int(entry.env_steps)
 
 
-def _place(entry: HistoryEntry) -> str:
-    return "/".join(filter(None, (entry.backend, entry.context, entry.namespace)))
-
-
 def _context(entry: HistoryEntry) -> str:
     return "/".join(filter(None, (entry.context or entry.backend, entry.namespace)))
 
@@ -82,7 +78,7 @@ RUNS: Final[View[HistoryEntry]] = View(
         app_only(TREND),
         both("revision", _revision, 11, 6, style="dim"),
         app_only(TableColumn("owner", "owner", most=16, rank=7, style="dim"), lambda entry: entry.owner),
-        Column("WHERE", _place),
+        Column("WHERE", lambda entry: entry.place),
         both("experiment", lambda entry: entry.experiment, 24, 8, is_wide=True, style="dim"),
         app_only(TableColumn("context", "context", most=20, rank=4, style="dim"), _context),
         Column("ID", lambda entry: entry.run_id, is_wide=True),

@@ -1,4 +1,4 @@
-"""Exit codes, restart back-off and process groups, shared by all code that starts processes."""
+"""Exit codes, restart back-off, process groups and threads, shared by all code that starts processes or waits."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeVar
 
+T = TypeVar("T")
 END_SECONDS: Final = 3.0
 """Time for threads and exit hooks of foreign code when the work of a process is done."""
 _PR_SET_PDEATHSIG: Final = 1
@@ -93,6 +94,41 @@ def in_thread(name: str, turn: Callable[[], None], pause_seconds: float = 0.0) -
     finally:
         is_over.set()
         thread.join()
+
+
+async def in_daemon_thread(work: Callable[[], T], drop: Callable[[T], None] | None = None) -> T:
+    """Return the result of blocking work in a thread of its own, which the end of the program does not wait for.
+
+    A pool's threads would be joined at the end, even those that wait for a server that hangs. ``drop`` gets a
+    result that arrives after the caller was cancelled.
+    """
+    # Here: the supervisor of a local run has this module, and stays small without them.
+    import asyncio
+    import threading
+
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if future.cancelled():
+            if drop is not None and error is None:
+                drop(result)  # type: ignore[arg-type]  # it is a T: there was no error
+        elif error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]  # as above
+
+    def run() -> None:
+        result, failure = None, None
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001  (it is raised again where it is awaited)
+            failure = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the result is no longer needed
+            loop.call_soon_threadsafe(settle, result, failure)
+
+    threading.Thread(target=run, name="blocking-call", daemon=True).start()
+    return await future
 
 
 def end_process(code: int, seconds: float = END_SECONDS) -> NoReturn:

@@ -63,7 +63,7 @@ def collector_of(settings: Any) -> tuple[Any, Any]:
 @pytest.mark.parametrize("options", VIEWS)
 def test_cars_drive_as_in_numpy(options):
     """240 steps with resets, each from NumPy's state; every third is seen, too."""
-    from runtime.rl.envs.device_racing import DeviceRacing
+    from runtime.rl.envs.racing import DeviceRacing
     from runtime.rl.envs.racing_rules import RacingOptions
 
     task = RacingOptions.from_mapping({"max_seconds": 15.0, "laps": 1, **options})

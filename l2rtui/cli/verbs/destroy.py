@@ -41,9 +41,8 @@ async def run_destroy(session: Session) -> int:
     session.require_writable("destroy")
     with session.interruption("nothing was destroyed."):
         snapshot = await session.backend.snapshot()
-    scopes = (
-        scopes_of(snapshot, args.targets, args.seed) if args.targets else [(run, "") for run in _mine(snapshot)]
-    )
+    mine = [(run, "") for run in snapshot.runs.values() if is_mine(run)]
+    scopes = scopes_of(snapshot, args.targets, args.seed) if args.targets else mine
     runs = list({run.uid: run for run, _ in scopes}.values())
     refuse_others("destroy", runs, is_admin=args.admin)
     require_only_named(session, "destroy", _named(snapshot, args.targets, args.seed))
@@ -134,10 +133,6 @@ def _named(snapshot: ClusterSnapshot, targets: Sequence[str], seeds: Sequence[in
 def _name(scope: Scope) -> str:
     run, set_name = scope
     return f"{run.name}/{set_name}" if set_name else run.name
-
-
-def _mine(snapshot: ClusterSnapshot) -> tuple[RunView, ...]:
-    return tuple(run for run in snapshot.runs.values() if is_mine(run))
 
 
 def _question(session: Session, snapshot: ClusterSnapshot, scopes: Sequence[Scope]) -> str:

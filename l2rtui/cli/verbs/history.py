@@ -60,7 +60,8 @@ async def run_history(session: Session) -> int:
 def _selected(session: Session, names: Sequence[str]) -> Iterator[HistoryEntry]:
     """Yield the runs that names and options select, newest first, each as soon as it is read."""
     with HistoryStore() as store:
-        _say_problem(session, store)
+        if store.problem:
+            session.talk.say(store.problem)
         is_chosen = _filter_of(session)
         for entry in _chosen(session, store, names):
             if is_chosen(entry):
@@ -155,11 +156,6 @@ def _is_complete(session: Session) -> bool:
     settings = session.settings
     is_unshared = (settings.backend or chosen_backend(settings)) in UNSHARED and not settings.history_to
     return is_unshared and not has_open_runs()
-
-
-def _say_problem(session: Session, store: HistoryStore) -> None:
-    if store.problem:
-        session.talk.say(store.problem)
 
 
 def _has_runs() -> bool:

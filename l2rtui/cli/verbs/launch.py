@@ -387,7 +387,6 @@ async def _start(session: Session, prepared: launcher.CheckedPlan) -> list[dict[
 
 
 def _launched_documents(snapshot: ClusterSnapshot, names: Iterable[str]) -> list[dict[str, Any]]:
-    """Return documents of the launched runs."""
     runs = [snapshot.run_named(name) for name in names]
     if None in runs:
         raise LaunchError("A run was removed while it was being launched.", "See `l2rtui runs`.")

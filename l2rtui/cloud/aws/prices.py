@@ -105,7 +105,7 @@ async def read_prices(cloud: Cloud, region: str, kinds: Iterable[str]) -> PriceL
 
 async def _read(cloud: Cloud, region: str, kind: str) -> ListPrice | str:
     filters = [
-        {"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in _wished(region, kind).items()
+        {"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in _required(region, kind).items()
     ]
     request = {"ServiceCode": "AmazonEC2", "FormatVersion": "aws_v1", "Filters": filters}
     try:
@@ -118,7 +118,7 @@ async def _read(cloud: Cloud, region: str, kind: str) -> ListPrice | str:
         return f"Amazon's price list is not understood: {error}"
 
 
-def _wished(region: str, kind: str) -> dict[str, str]:
+def _required(region: str, kind: str) -> dict[str, str]:
     is_metal = ".metal" in kind  # the list has these as a separate family, whose tenancy is always dedicated
     return {
         "instanceType": kind,
@@ -147,7 +147,7 @@ def parse_offers(offers: Iterable[object], region: str, kind: str) -> ListPrice:
             offer = bounded_json.decode(text, _Offer)
         except ValueError as error:
             raise ValueError(str(error)) from None
-        _check_product(offer.product, _wished(region, kind))
+        _check_product(offer.product, _required(region, kind))
         for price in _hourly(offer.terms, kind):
             prices[price] = offer.publication_date.date().isoformat()
     if len(prices) > 1:
@@ -155,9 +155,9 @@ def parse_offers(offers: Iterable[object], region: str, kind: str) -> ListPrice:
     return next((ListPrice(float(price), day) for price, day in prices.items()), ListPrice(None))
 
 
-def _check_product(product: _Product, wished: Mapping[str, str]) -> None:
+def _check_product(product: _Product, required: Mapping[str, str]) -> None:
     actual = msgspec.to_builtins(product.attributes) | {"productFamily": product.product_family}
-    for field, value in wished.items():
+    for field, value in required.items():
         if actual.get(field) != value:
             raise ValueError(f"the {field} of an offer is {str(actual.get(field))[:60]!r} and not {value!r}")
 

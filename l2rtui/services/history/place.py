@@ -8,11 +8,9 @@ records.
 from __future__ import annotations
 
 import asyncio
-import logging
 import platform
 import re
 import tempfile
-import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -31,6 +29,7 @@ from l2rtui.services.history.contexts import context_of
 from l2rtui.services.history.store import HistoryFilter, HistoryStore
 from runtime.base import bounded_json
 from runtime.base.object_store import ObjectStore, open_store
+from runtime.base.processes import in_daemon_thread
 
 PLACE_SECONDS: Final = 2.0
 """Longest time for which a launch, a destroy or a list waits for the place."""
@@ -40,7 +39,6 @@ _AT_ONCE: Final = 16
 _NAME: Final = re.compile(r"([0-9a-f]{32})\.(launched|ended)\.json\.gz")
 _OPEN_STATES: Final = (RunOutcome.RUNNING, RunOutcome.LOST)
 """States of which the place may know more."""
-_log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
@@ -76,32 +74,10 @@ async def collect(url: str, backends: Sequence[Backend]) -> int:
 
 
 async def _in_time(url: str, work: Callable[[], _T], seconds: float) -> _T:
-    """Return the result of work in a daemon thread: the end of the program does not wait for a place that hangs."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[_T] = loop.create_future()
-
-    def settle(result: _T | None, error: Exception | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(result)  # type: ignore[arg-type]  # of the work itself
-        else:
-            future.set_exception(error)
-
-    def run() -> None:
-        try:
-            outcome: tuple[_T | None, Exception | None] = (work(), None)
-        except Exception as error:  # noqa: BLE001  (raised where it is awaited)
-            outcome = (None, error)
-        try:
-            loop.call_soon_threadsafe(settle, *outcome)
-        except RuntimeError:  # the loop is closed: no caller waits for the result
-            _log.info("history_to %s answered too late", url)
-
-    threading.Thread(target=run, name="history-place", daemon=True).start()
+    """Return the result of work; BackendError if the place fails or takes longer."""
     try:
         async with asyncio.timeout(seconds):
-            return await future
+            return await in_daemon_thread(work)
     except TimeoutError:
         raise BackendError(f"The place of history_to, {url}, did not answer within {seconds:g} s.") from None
     except OSError as error:

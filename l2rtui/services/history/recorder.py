@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -83,7 +83,6 @@ class LaunchRecording:
         records = self._task.result() if self._task.done() else None
         if records and is_shared(self._backend):
             from l2rtui.services.history.sharing import share
-            from l2rtui.services.history.unattended import watch_ends
 
             await _quietly(lambda: share(self._backend, records))
             await _quietly(lambda: watch_ends(self._backend, [record.entry.run_id for record in records]))
@@ -221,3 +220,23 @@ def _put_ending(backend: Backend, run: RunView, ending: Ending, place: str) -> H
             store.put([HistoryRecord(entry_of(backend, run))])
             store.complete(run.uid, ending)
         return store.get(run.uid)
+
+
+async def watch_ends(backend: Backend, run_ids: Sequence[str]) -> None:
+    """Let the keeper of the queue record the ends of these runs, if the settings name a place for records.
+
+    The keeper writes them without any app or command running.
+
+    Raises:
+        BackendError: the queue cannot be written, or its keeper did not start.
+    """
+    store = backend.queue
+    if store is None or not backend.history_to or not run_ids:
+        return
+    from l2rtui.backends.queue_store import QueueFile, ensure_keeper
+
+    def added(file: QueueFile) -> QueueFile:
+        return replace(file, unrecorded=tuple(dict.fromkeys((*file.unrecorded, *run_ids))))
+
+    await asyncio.to_thread(store.change, added)
+    await asyncio.to_thread(ensure_keeper, store)

@@ -220,15 +220,12 @@ def _head(report: ExperimentReport) -> Iterator[str]:
     yield f"<h1>{_text(report.title)}</h1>"
     yield f'<p class="quiet">Written {_time(report.made)} by {_text(report.program)}.</p>'
     states = ", ".join(f"{number} {state}" for state, number in report.states)
-    yield f"<p>{counted(len(report.newest), 'run')}: {_text(states)}.{_returns(report)}</p>"
+    means = "".join(map(_mean, report.final_returns))
+    yield f"<p>{counted(len(report.newest), 'run')}: {_text(states)}.{means}</p>"
     if report.repeated_seeds:
         seeds = ", ".join(map(str, report.repeated_seeds))
         yield f"<p>Launched more than once, and the newest counts: seed {seeds}.</p>"
     yield from (f'<p class="failed">{_text(note)}</p>' for note in report.notes)
-
-
-def _returns(report: ExperimentReport) -> str:
-    return "".join(map(_mean, report.final_returns))
 
 
 def _mean(summary: ReturnSummary) -> str:

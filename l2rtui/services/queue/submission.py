@@ -20,7 +20,7 @@ from l2rtui.domain.queue import RunQueue, Ticket, admit, enqueue, impossible
 from l2rtui.domain.secret import is_secret_variable
 from l2rtui.errors import RefusedError
 from l2rtui.services.history import journal
-from l2rtui.services.history.unattended import watch_ends
+from l2rtui.services.history.recorder import watch_ends
 from l2rtui.services.launcher import CheckedPlan, prepare_runs
 from l2rtui.services.sweeps import watch_sweeps
 

@@ -20,7 +20,6 @@ from l2rtui.domain.preflight import Finding, Severity, refusals
 from l2rtui.domain.quantity import counted
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.sweeps import values_text
-from l2rtui.domain.workload import SetSpec
 from l2rtui.errors import L2RError
 from l2rtui.services import launcher
 from l2rtui.services.queue.submission import Submissions, divide, may_wait, submit
@@ -141,7 +140,8 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         """Fill in the plan."""
         plan = self.prepared.plan
         sets = [part for run in plan.runs for part in run.spec.sets]
-        pods, self._num_slots = sum(part.num_pods for part in sets), sum(map(_slots_of, sets))
+        pods = sum(part.num_pods for part in sets)
+        self._num_slots = sum(part.slots * part.num_pods for part in sets)
         experiments = list(dict.fromkeys(run.spec.experiment for run in plan.runs))
         named = experiments if len(plan.runs) > 1 else [plan.runs[0].spec.name]  # the list below has all runs
         names = ", ".join(map(sanitize, named[:MAX_NAMES]))
@@ -430,10 +430,6 @@ def folded_findings(findings: Sequence[Finding], *, has_room: bool = False) -> l
 def _mark_of(number: int) -> Span:
     """Return the glyph of a run of the plan on the map of slots."""
     return Span(_MARKS[number] if number < len(_MARKS) else "+", TextStyle.STAGED)
-
-
-def _slots_of(part: SetSpec) -> int:
-    return part.slots * part.num_pods
 
 
 def finding_line(finding: Finding) -> Line:

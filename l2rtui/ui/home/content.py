@@ -39,8 +39,7 @@ from l2rtui.ui.text import Line, shorten
 from l2rtui.ui.theme import plain
 from l2rtui.ui.widgets.bars import Choice
 from l2rtui.ui.widgets.charts import ChartView
-from l2rtui.ui.widgets.cluster_tables import NodeTable, event_row, leak_row, node_row
-from l2rtui.ui.widgets.context_column import ContextColumn
+from l2rtui.ui.widgets.cluster_tables import ContextColumn, NodeTable, event_row, leak_row, node_row
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.grid.legend import Letters, letters_of
 from l2rtui.ui.widgets.log_pane import LogPane
@@ -429,7 +428,6 @@ class PaneContent:
 
     @property
     def _selected_pods(self) -> Sequence[PodView]:
-        """Pods of the selected run."""
         run = self._panes.selection.run(self.snapshot)
         return self._index.pods_of(run.name) if run is not None else ()
 

@@ -45,7 +45,6 @@ _UNBROKEN: Final = 10_000
 
 
 def _devices(node: Node) -> list[Line]:
-    """Return a line for each device of a node."""
     lines: list[Line] = []
     for gpu in node.gpus:
         memory = format_bytes(gpu.memory_bytes) if gpu.memory_bytes else ""

@@ -13,7 +13,7 @@ from l2rtui.domain.status import Level
 from l2rtui.domain.workload import Role
 from l2rtui.ui.state.connection_status import ConnectionStatus
 from l2rtui.ui.text import GLYPHS, Span, style_of_level
-from l2rtui.ui.widgets.context_column import old_contexts
+from l2rtui.ui.widgets.cluster_tables import old_contexts
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.grid.figures import GridFigures, RunFigure
 from l2rtui.ui.widgets.run_table import is_learning

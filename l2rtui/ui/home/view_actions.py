@@ -1,4 +1,4 @@
-"""View of the home screen: filters by typed text, faults, owner and name, and links to the current view."""
+"""View of the home screen: filters by typed text, faults, owner and name, and links to what it shows."""
 
 from __future__ import annotations
 

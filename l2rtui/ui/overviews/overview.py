@@ -94,7 +94,6 @@ class Overview(ListDialog[Opening | None], inherit_bindings=False):
     # --- curves ------------------------------------------------------------------------------------------------
     @property
     def _snapshot(self) -> ClusterSnapshot:
-        """The newest snapshot."""
         raise NotImplementedError
 
     def _pods_of(self, run: str) -> tuple[PodView, ...]:

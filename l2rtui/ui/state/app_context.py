@@ -360,7 +360,8 @@ def reloaded(before: Settings, after: Settings) -> tuple[Settings, str]:
     Args:
         before: Current settings. after: Settings just read.
     """
-    changed = [name for name in (setting.name for setting in fields(Settings)) if _differs(name, before, after)]
+    names = (setting.name for setting in fields(Settings))
+    changed = [name for name in names if getattr(before, name) != getattr(after, name)]
     if not changed:
         return before, "The settings are as they were."
     live = [name for name in changed if name in LIVE]
@@ -370,7 +371,3 @@ def reloaded(before: Settings, after: Settings) -> tuple[Settings, str]:
         f"From the next start: {', '.join(later)}." if later else "",
     )
     return replace(before, **{name: getattr(after, name) for name in live}), " ".join(filter(None, parts))
-
-
-def _differs(name: str, before: Settings, after: Settings) -> bool:
-    return bool(getattr(before, name) != getattr(after, name))

@@ -252,7 +252,7 @@ def _chart(picture: ChartPicture, width: int, cursor: int | None) -> list[Line]:
     drawn, y, num_rows = picture.chart, picture.chart.y, len(picture.rows)
     columns = plot_width(width)
     title = clip((Span(f" {drawn.label}  ", TextStyle.STRONG), *_values(drawn, cursor)), width - 1)
-    lines: list[Line] = [_filled(title, width)]
+    lines: list[Line] = [(*title, Span(" " * (width - width_of(title))))]
     if y is None:
         blank: list[Line] = [(Span(" " * width),)] * (num_rows + 1)
         blank[num_rows // 2] = (Span(fit("  no value of it yet", width), TextStyle.DIM),)
@@ -262,7 +262,7 @@ def _chart(picture: ChartPicture, width: int, cursor: int | None) -> list[Line]:
         label = labels.get(number, "")
         edge = Span(f"{fit(label, LABEL_CHARS, right=True)}{'┤' if label else '│'}", TextStyle.DIM)
         marks = _beyond(drawn, y, "above" if number == 0 else "below" if number == num_rows - 1 else "")
-        marks |= {x: _mark_span(line) for (x, at), line in picture.ends.items() if at == number}
+        marks |= {x: Span(_mark(line), _hue(line)) for (x, at), line in picture.ends.items() if at == number}
         if cursor is not None and cursor < columns:
             marks[cursor] = Span("│", TextStyle.STRONG)
         lines.append((edge, *_with_marks(row, marks), Span(" ")))
@@ -361,16 +361,8 @@ def _positions(scale: Scale, plot_columns: int, width: int) -> str:
     return "".join(line)
 
 
-def _filled(line: Line, width: int) -> Line:
-    return (*line, Span(" " * (width - width_of(line))))
-
-
 def _mark(number: int) -> str:
     return MARKS[number % len(MARKS)]
-
-
-def _mark_span(number: int) -> Span:
-    return Span(_mark(number), _hue(number))
 
 
 def _hue(number: int) -> TextStyle:

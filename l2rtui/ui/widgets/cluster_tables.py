@@ -1,21 +1,26 @@
-"""Tables of the cluster: nodes with their capacity, free slots and state; events; leaks.
+"""Tables of the cluster: nodes with their capacity, free slots and state; events; leaks; and the column of
+contexts.
 
-Events and leaks are fetched on request, without a watch; the rows are from the last fetch.
+Events and leaks are fetched on request, without a watch; the rows are from the last fetch. The column of contexts
+is absent while a single one is shown, and has the age of a row while its context does not answer.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeVar
 
 from l2rtui.domain.ledger import Slot, SlotState
 from l2rtui.domain.log import KubeEvent
 from l2rtui.domain.node import CPU, Node
-from l2rtui.domain.quantity import format_bytes, format_cores
+from l2rtui.domain.quantity import age, format_bytes, format_cores
 from l2rtui.domain.receipt import Leak
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.selection.filter_language import GPU_COLUMNS, gpu_cells
+from l2rtui.domain.snapshot import ContextHealth
 from l2rtui.tables.cluster import NODES
+from l2rtui.tables.column import TableColumn
 from l2rtui.tables.resources import EVENTS, LEAKS, is_warning
 from l2rtui.ui.text import NOTHING, Span, TextStyle, percent
 from l2rtui.ui.widgets.table_model import Row, columns_of, make_row, row_of
@@ -138,3 +143,65 @@ def event_row(event: KubeEvent) -> Row:
 def leak_row(leak: Leak) -> Row:
     """Make the row of a leak."""
     return row_of(LEAKS, f"{leak.run}/{leak.kind}/{leak.name}", leak, is_fault=True)
+
+
+ContextCell = tuple[Span, str]
+"""Text and sort value."""
+Source = TypeVar("Source", bound=tuple[Any, ...])
+CONTEXT: Final = TableColumn("context", "context", most=24, rank=1)
+_NO_CONTEXT: Final[ContextCell] = (Span(""), "")
+
+
+def old_contexts(contexts: Sequence[ContextHealth], now: float) -> dict[str, str]:
+    """Return the ages of contexts that do not answer, by name.
+
+    Args:
+        now: Seconds since the epoch.
+    """
+    return {own.name: age(now - own.old_since) for own in contexts if own.old_since is not None}
+
+
+class ContextColumn:
+    """Column of several tables; absent while a single context is shown."""
+
+    def __init__(self) -> None:
+        self._cells: dict[str, ContextCell] = {}
+
+    def update(self, contexts: Sequence[ContextHealth], now: float) -> None:
+        """Set the state of each context."""
+        old = old_contexts(contexts, now)
+        self._cells = {own.name: self._cell(own.name, old.get(own.name, "")) for own in contexts}
+
+    def _cell(self, name: str, old: str) -> ContextCell:
+        # The same object while its text is the same, so that no row is made again.
+        text = f"{sanitize(name)} ▲ {old}" if old else sanitize(name)
+        before = self._cells.get(name)
+        if before is not None and before[0].text == text:
+            return before
+        return Span(text, TextStyle.WARN if old else TextStyle.ACCENT), name
+
+    def show(
+        self,
+        table: VirtualTable,
+        columns: Sequence[TableColumn],
+        items: Iterable[tuple[str, Source]],
+        make: Callable[[Source], Row],
+    ) -> None:
+        """Set columns and rows of a table, with this column after the one that names the row.
+
+        Args:
+            items: Key and source of each row; the first part of a source has the context.
+        """
+        cells = self._cells
+        if not cells:
+            table.set_columns(columns)
+            table.set_sources(items, make)
+            return
+        table.set_columns((columns[0], CONTEXT, *columns[1:]))
+        pairs = ((key, (cells.get(source[0].context, _NO_CONTEXT), source)) for key, source in items)
+        table.set_sources(pairs, lambda pair: _with_cell(make(pair[1]), pair[0]))
+
+
+def _with_cell(row: Row, cell: ContextCell) -> Row:
+    (name, *cells), (first, *values) = row.cells, row.sort
+    return Row(row.key, (name, cell[0], *cells), (first, cell[1], *values), row.is_fault)

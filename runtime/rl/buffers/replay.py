@@ -108,11 +108,7 @@ def transition_layout(obs: ObsSpace, action: ActionSpace, n_step: int = 1, state
     )
     steps = (SegmentField("steps", u8),) if n_step > 1 else ()
     states = (SegmentField(STATE, f32, (state_width,)),) if state_width else ()
-    return Layout((*fields, *steps, *states), tail=SegmentField(*_parts(tail)))
-
-
-def _parts(field: SegmentField) -> tuple[str, np.dtype[Any], tuple[int, ...]]:
-    return field.name, field.dtype, field.shape_tail
+    return Layout((*fields, *steps, *states), tail=SegmentField(tail.name, tail.dtype, tail.shape_tail))
 
 
 @dataclass(frozen=True, slots=True)

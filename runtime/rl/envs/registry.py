@@ -70,7 +70,7 @@ def make_vector_env(name: str, num_envs: int, *, options: Mapping[str, Any]) -> 
 
 
 def _racing_on_device(num_envs: int, options: Mapping[str, Any], arrays: DeviceArrays) -> DeviceEnv:
-    from runtime.rl.envs.device_racing import DeviceRacing
+    from runtime.rl.envs.racing import DeviceRacing
     from runtime.rl.envs.racing_rules import RacingOptions
 
     return DeviceRacing(num_envs, RacingOptions.from_mapping(options), arrays)

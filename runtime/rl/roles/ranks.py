@@ -308,7 +308,6 @@ class ShareForm:
 
 # Not torch's object collectives: they send pickles, which run code when they are read.
 def _encoded(state: Mapping[str, Tensor]) -> Tensor:
-    """Return a state as bytes."""
     own = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in state.items()}
     return torch.frombuffer(bytearray(save(own)), dtype=torch.uint8)
 

@@ -61,8 +61,8 @@ def start(options: argparse.Namespace) -> None:
     """Run the simulator until it ends. Raises ValueError for invalid options, OSError if an address is in use."""
     import gc
 
-    from runtime.sim.reference.car import WireAddresses
     from runtime.sim.reference.server import Fault
+    from runtime.sim.reference.world import WireAddresses
     from runtime.tracks.maps import load_map, plain_name
 
     if options.print_track:

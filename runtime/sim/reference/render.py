@@ -15,8 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.sim.reference.car import ParameterError, Sensor
-from runtime.sim.reference.world import World
+from runtime.sim.reference.world import ParameterError, Sensor, World
 from runtime.sim.wire import protocol
 from runtime.sim.wire.camera import CameraPublisher, Cameras, Image
 from runtime.tracks.track import Track

@@ -8,8 +8,16 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from runtime.base import bounded_json
-from runtime.sim.reference.car import VEHICLE_CLASS, Car, ParameterError, Sensor, WireAddresses, sensors_of, set_all
-from runtime.sim.reference.world import World
+from runtime.sim.reference.world import (
+    VEHICLE_CLASS,
+    Car,
+    ParameterError,
+    Sensor,
+    WireAddresses,
+    World,
+    sensors_of,
+    set_all,
+)
 from runtime.sim.wire import protocol
 
 PARSE_ERROR, INVALID_REQUEST, NO_METHOD, INVALID_PARAMS = -32700, -32600, -32601, -32602

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from runtime.sim.reference.car import VEHICLE_PORT_STEP, ParameterError, WireAddresses
 from runtime.sim.reference.rpc import ControlMethods
-from runtime.sim.reference.world import World
+from runtime.sim.reference.world import VEHICLE_PORT_STEP, ParameterError, WireAddresses, World
 from runtime.sim.wire import protocol
 from runtime.tracks.maps import TrackMap
 

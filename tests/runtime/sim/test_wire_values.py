@@ -16,8 +16,8 @@ from runtime.rl.envs.l2r_task import CarPose, KinematicSample, Race, Recorder, l
 from runtime.sim.control.supervisor import Budget, LivenessMonitor
 from runtime.sim.launchers import shim
 from runtime.sim.launchers.simulator_process import Cause, ProcessEnd
-from runtime.sim.reference.car import Car
 from runtime.sim.reference.render import Camera, mount_of, paint
+from runtime.sim.reference.world import Car
 from runtime.sim.wire import protocol
 from runtime.sim.wire.errors import SimulatorSpecError
 from runtime.sim.wire.udp_io import ActionBounds, _tagged, untagged

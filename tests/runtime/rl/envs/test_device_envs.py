@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.rl.envs.device import DeviceArrays
-from runtime.rl.envs.device_racing import DeviceRacing
-from runtime.rl.envs.racing import RacingVectorEnv
+from runtime.rl.envs.racing import DeviceRacing, RacingVectorEnv
 from runtime.rl.envs.racing_rules import RacingOptions
 from runtime.rl.envs.registry import DEVICE_ENVS, make_device_env, make_vector_env
 from runtime.rl.roles.device_collector import torch_arrays
