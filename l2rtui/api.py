@@ -13,7 +13,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Final, Literal, Self, TypedDict, TypeVar, Unpack
 
 from l2rtui.backends.base import Backend
 from l2rtui.backends.common.refusals import SlotTakenError
@@ -21,7 +21,7 @@ from l2rtui.backends.registry import make_backend
 from l2rtui.config import Settings, load_settings, state_dir
 from l2rtui.domain.log import LogLine, LogQuery
 from l2rtui.domain.metrics import RunMetrics
-from l2rtui.domain.placement import parse_pins
+from l2rtui.domain.placement import parse_pins, parse_seeds
 from l2rtui.domain.preflight import taken_names
 from l2rtui.domain.receipt import Receipt
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
@@ -37,6 +37,14 @@ from l2rtui.services.spec.templates import template_path
 
 Until = Literal["running", "learned", "done", "failed", "gone"]
 _Result = TypeVar("_Result")
+
+_REACHING: Final = {
+    WaitCondition.RUNNING: "run",
+    WaitCondition.LEARNED: "reach a return of {:g}",
+    WaitCondition.DONE: "be done",
+    WaitCondition.FAILED: "fail",
+    WaitCondition.GONE: "be gone",
+}
 
 
 class ClientSettings(TypedDict, total=False):
@@ -84,7 +92,7 @@ class Client:
         *,
         overrides: Mapping[str, object] | None = None,
         name: str = "",
-        seeds: Sequence[int] = (),
+        seeds: Sequence[int] | str = (),
         on: str = "",
         rename: bool = False,
     ) -> tuple[str, ...]:
@@ -94,7 +102,7 @@ class Client:
             spec: Path of a spec file, or the name of a template or an example, such as ``cartpole-ppo``.
             overrides: Values by field, as in ``{"train.ppo.lr": 1e-3, "workers.0.replicas": 4}``.
             name: Replaces the name of the spec.
-            seeds: One run for each; empty for the seeds of the spec.
+            seeds: One run for each, as numbers or as ``0-11``; empty for the seeds of the spec.
             on: Devices or slots, in the form of ``--on``.
             rename: If the name is taken, use the next free one.
 
@@ -106,6 +114,10 @@ class Client:
             pins = parse_pins(on) if on else None
         except ValueError as error:
             raise UsageError(f"on: {error}.") from None
+        try:
+            chosen = parse_seeds(seeds) if isinstance(seeds, str) and seeds else tuple(map(int, seeds))
+        except ValueError as error:
+            raise UsageError(f"seeds: {error}.") from None
         request = spec_file.load(
             _path_of(spec),
             [f"{field}={json.dumps(value)}" for field, value in (overrides or {}).items()],
@@ -113,12 +125,12 @@ class Client:
             binding=self._settings.binding,
             limits=self._settings.default_limits,
         )
-        prepared = await launcher.prepare(self._backend, request, seeds=tuple(seeds), pins=pins)
+        prepared = await launcher.prepare(self._backend, request, seeds=chosen, pins=pins)
         if rename and taken_names(prepared.findings):
             present = (await self._backend.snapshot()).runs.values()
             used = {text for run in present for text in (run.name, run.experiment)}
-            request = request.named(request.free_name(tuple(seeds), used))
-            prepared = await launcher.prepare(self._backend, request, seeds=tuple(seeds), pins=pins)
+            request = request.named(request.free_name(chosen, used))
+            prepared = await launcher.prepare(self._backend, request, seeds=chosen, pins=pins)
         while True:
             try:
                 async with aclosing(launcher.launch(self._backend, prepared)) as steps:
@@ -158,7 +170,8 @@ class Client:
                 verdicts = {run.name: by_uid[run.uid] for run in runs}
                 for run, verdict in verdicts.items():
                     if verdict.outcome is WaitOutcome.OUT_OF_REACH:
-                        raise OutOfReachError(f"{run} cannot be {until} any more: it {verdict.reason}.")
+                        goal_text = _REACHING[goal.condition].format(value)
+                        raise OutOfReachError(f"{run} cannot {goal_text} any more: it {verdict.reason}.")
                 if all(verdict.outcome is WaitOutcome.REACHED for verdict in verdicts.values()):
                     break
         return verdicts
@@ -241,7 +254,7 @@ def launch(
     *,
     overrides: Mapping[str, object] | None = None,
     name: str = "",
-    seeds: Sequence[int] = (),
+    seeds: Sequence[int] | str = (),
     on: str = "",
     rename: bool = False,
     **place: Unpack[ClientSettings],

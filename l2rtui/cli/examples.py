@@ -11,6 +11,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "l2rtui nodes -l nvidia.com/gpu.product=NVIDIA-A100-SXM4-80GB -w",
     ),
     "slots": (
+        "l2rtui slots --state free",
         "l2rtui slots phortx1/3",
         "l2rtui slots --state free --node 'phortx*' -o name",
         "l2rtui slots --gpu 'free>=2 model=H100 memory>=40G'",
@@ -38,11 +39,13 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "explain": ("l2rtui explain", "l2rtui explain train.sac.actor_lr", "l2rtui explain pod.mounts -o yaml"),
     "plan": (
-        "l2rtui plan -f manifests/racing-sac.yaml",
+        "l2rtui plan -t cartpole-ppo",
+        "l2rtui plan -f run.yaml",
         "l2rtui plan -f manifests/worker-pods.yaml --seeds 0-11 --on phortx1/0-7,phortx2/0-3 -o yaml",
         "l2rtui plan -f run.yaml --diff",
     ),
     "history": (
+        "l2rtui history",
         "l2rtui history 'racing-*' --filter 'best>200'",
         "l2rtui history show racing-sac-s3",
         "l2rtui history --mine --last 100 -o csv",
@@ -53,10 +56,12 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "diff": ("l2rtui diff racing-sac-s3 racing-sac-s4", "l2rtui diff 7f3a91c0 racing-sac-s4 -o json"),
     "report": ("l2rtui report racing-sac", "l2rtui report racing-sac --out week.html"),
     "launch": (
-        "l2rtui launch -f manifests/racing-sac.yaml --wait --yes",
+        "l2rtui launch -t cartpole-ppo --wait",
+        "l2rtui launch -f run.yaml --yes",
+        "l2rtui launch -f run.yaml --seeds 0-4 --set train.gamma=0.98",
         "l2rtui launch -f run.yaml --seeds 0-11 --on phortx1/0-7,phortx2/0.0-3 --wave 8",
         "l2rtui launch -t night --seeds 0-3",
-        "l2rtui launch -f manifests/cartpole-ppo.yaml --seeds 0-11 --queue --yes",
+        "l2rtui launch -f run.yaml --seeds 0-11 --queue --yes",
         "l2rtui launch -f run.yaml --set workers.w.replicas=8 --set train.updates_per_step=0.25",
         "l2rtui launch --like racing-sac-s3 --name again",
     ),
@@ -66,10 +71,15 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "queue": ("l2rtui queue -w", "l2rtui queue move racing-sac-s7 --to 1", "l2rtui queue cancel racing-sac --yes"),
     "scale": ("l2rtui scale racing-sac/w 6",),
     "kill": ("l2rtui kill racing-sac/w/0", "l2rtui kill racing-sac/w --grace 0 --yes"),
-    "destroy": ("l2rtui destroy racing-sac", "l2rtui destroy --all-mine --yes -o json"),
+    "destroy": (
+        "l2rtui destroy racing-sac",
+        "l2rtui destroy experiment/racing-sac --all-matching --yes",
+        "l2rtui destroy --all-mine --yes -o json",
+    ),
     "leaks": ("l2rtui leaks", "l2rtui leaks --clean --yes"),
     "recover": ("l2rtui recover",),
     "logs": (
+        "l2rtui logs racing-sac --tail 20",
         "l2rtui logs racing-sac -f --grep return",
         "l2rtui logs racing-sac/w --since 10m --timestamps",
         "l2rtui logs racing-sac/w/0 --previous --tail 50",
@@ -89,7 +99,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "attach": ("l2rtui attach racing-sac/w/0",),
     "exec": ("l2rtui exec racing-sac/w/0 -- nvidia-smi",),
-    "describe": ("l2rtui describe racing-sac/w/0", "l2rtui describe phortx1"),
+    "describe": ("l2rtui describe racing-sac", "l2rtui describe racing-sac/w/0", "l2rtui describe phortx1"),
     "events": ("l2rtui events", "l2rtui events racing-sac"),
     "port-forward": ("l2rtui port-forward racing-sac/learner/0 6006:6006", "l2rtui port-forward"),
     "simulator": (
@@ -97,7 +107,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "l2rtui simulator restart l2r-reference/w/0",
         "l2rtui simulator frame l2r-reference/w/0 --camera CameraBirdsEye",
     ),
-    "check": ("l2rtui check --context lab",),
+    "check": ("l2rtui check", "l2rtui check --context lab"),
     "image": (
         "l2rtui image build --push registry.example/lab/node",
         "l2rtui image build --base registry.example/lab/simulator:5.2",
@@ -119,6 +129,8 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "l2rtui cluster prepare --user anna --user ben",
     ),
     "artifacts": (
+        "l2rtui artifacts ls racing-sac",
+        "l2rtui artifacts get racing-sac --to ./best",
         "l2rtui artifacts ls s3://lab/results",
         "l2rtui artifacts get s3://lab/results/racing-sac --to ./best",
         "l2rtui artifacts compare s3://lab/results/racing-sac-s0 s3://lab/results/racing-sac-s1",

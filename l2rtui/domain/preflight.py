@@ -96,7 +96,7 @@ def _names(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
 
 
 def _places(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
-    wait = "Wait, scale down, destroy a run, or name other slots with --on."
+    wait = "Wait with `launch --queue`, scale down, destroy a run, or name other slots with --on."
     if not snapshot.ledger.slots:
         wait = "No slot can be seen: `l2rtui check` says which right is missing."
     other_device = "Name a device of your nodes in pod.device; `l2rtui slots` lists them."

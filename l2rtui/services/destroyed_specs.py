@@ -70,7 +70,8 @@ def find(target: str = "") -> tuple[RunSpec, ...]:
         names = ", ".join(spec.name for spec in matches[:12])
         available = f"Those that are kept: {names}." if matches else "None has been destroyed from here yet."
         what = f"No destroyed run is named {target}." if target else "There is no destroyed run."
-        raise NotFoundError(what, available)
+        like = f" `l2rtui launch --like {target} --name NEW` repeats any run of the history." if target else ""
+        raise NotFoundError(what, available + like)
     return tuple(sorted(chosen, key=_launch_order))
 
 

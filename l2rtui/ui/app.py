@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -557,6 +557,21 @@ class L2RApp(KeyQueueApp):
         """Repaint everything, as the terminal may show anything."""
         self.painter.forget()
         self.screen.refresh(layout=True)
+
+    @contextlib.contextmanager
+    def suspend(self) -> Iterator[None]:
+        """Lend the terminal to another program, and take it back however that ends.
+
+        Textual's own leaves it lent after an exception, and the next frame then waits forever for its writer.
+        """
+        problem: BaseException | None = None
+        with super().suspend():
+            try:
+                yield
+            except BaseException as error:  # noqa: BLE001  (raised again when the terminal is ours)
+                problem = error
+        if problem is not None:
+            raise problem
 
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
         """Write only the cells that differ from those on the terminal; a dialog once it has a layout."""

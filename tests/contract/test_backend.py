@@ -241,7 +241,7 @@ async def test_launches_at_once_get_slots_of_their_own_while_any_are_free(backen
     assert sentence == (
         f"The launch is refused: 1 of 1 replica does not fit{where} "
         f"({free} slots are free for the whole plan). "
-        "Wait, scale down, destroy a run, or name other slots with --on."
+        "Wait with `launch --queue`, scale down, destroy a run, or name other slots with --on."
     )
     snapshot = await until(backend, lambda snapshot: sum(pod.ready for pod in snapshot.pods.values()) == number)
     slots = [slot for pod in snapshot.pods.values() for slot in pod.slots]

@@ -101,6 +101,13 @@ async def test_what_is_wrong_is_the_sentence_of_the_commands(demo, home):
         api.metrics("racing-sac-s0")
 
 
+async def test_seeds_are_written_as_in_commands_too(demo):
+    async with demo as client:
+        assert await client.launch("cartpole-ppo", name="many", seeds="0-1,5") == ("many-s0", "many-s1", "many-s5")
+        with pytest.raises(UsageError, match="seeds: "):
+            await client.launch("cartpole-ppo", name="other", seeds="0-")
+
+
 async def test_a_run_of_another_user_is_left_alone(demo):
     async with demo as client:
         mine = user_name()
@@ -120,7 +127,7 @@ def test_without_an_event_loop_on_this_machine(home):
     lines = [line for line in api.logs("greeting", backend="local") if not line.is_mark]
     assert [line.text for line in lines] == ["hello", "world"]
     assert all(began - 1 < line.time <= time.time() for line in lines)
-    with pytest.raises(api.OutOfReachError, match="greeting cannot be failed any more: it has finished"):
+    with pytest.raises(api.OutOfReachError, match="greeting cannot fail any more: it has finished"):
         api.wait("greeting", until="failed", timeout=60, backend="local")
     (receipt,) = api.destroy("greeting", purge=True, backend="local")
     assert receipt.left == ()

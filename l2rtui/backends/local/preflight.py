@@ -251,7 +251,8 @@ def _disk(root: StateFolder) -> Iterator[Finding]:
     sentence = f"{format_bytes(free)} of space is left at {root.path}"
     if free < _LOW_DISK_BYTES:
         hint = "Free some space, or set XDG_STATE_HOME to another disk."
-        yield Finding(Severity.WARNING, "disk", f"only {sentence}", hint)
+        sentence = f"only {sentence}" if free else f"no space is left at {root.path}"
+        yield Finding(Severity.WARNING, "disk", sentence, hint)
     else:
         yield Finding(Severity.OK, "disk", sentence)
 

@@ -77,13 +77,19 @@ def _of_some_gpu(parts: Sequence[str], columns: Sequence[str]) -> Test:
 
 
 def misread_columns(text: str, columns: Sequence[str]) -> str:
-    """Return a sentence about the first comparison with an unknown column; empty without one.
+    """Return a sentence about the first comparison with an unknown column or a limit that is no number; empty
+    without one.
 
     Such a part is searched as a word: right for ``seed=3`` in a message, surprising after a typo.
     """
     for part in text.casefold().split():
         match = re.fullmatch(_PART, part)
-        if match is None or _column(match["column"], columns) is not None:
+        if match is None:
+            continue
+        if _column(match["column"], columns) is not None:
+            # An empty limit is one that is being typed.
+            if match["op"] in _ORDERS and match["value"] and number_of(match["value"]) is None:
+                return f"{match['value']!r} in {part} is not a number: write 3, 61%, 2h or 16Gi."
             continue
         name = match["column"]
         matching = [column for column in columns if column.startswith(name)]

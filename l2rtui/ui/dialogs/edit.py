@@ -117,7 +117,11 @@ def _ask_scale(
 async def _in_editor(screen: Screen[None], ctx: AppContext, name: str, text: str) -> str | None:
     """Return the text after editing; None if this terminal cannot be used for an editor."""
     # VISUAL before EDITOR, and vi if neither is set, as in Unix programs.
-    editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
+    variable = next((name for name in ("VISUAL", "EDITOR") if os.environ.get(name, "").strip()), "")
+    try:
+        editor = shlex.split(os.environ[variable]) if variable else ["vi"]
+    except ValueError as error:
+        raise UsageError(f"{variable} is {os.environ[variable]!r}: {error}.", "Set it to an editor.") from error
     # mkstemp makes the file readable only by its owner: a spec may contain private variables.
     descriptor, path = tempfile.mkstemp(prefix=f"l2rtui-{name[:40]}-", suffix=".yaml")
     try:
@@ -136,7 +140,8 @@ async def _in_editor(screen: Screen[None], ctx: AppContext, name: str, text: str
         return None
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it wrote no text"
-        raise UsageError(f"{editor[0]} cannot be used: {reason}.", "Set EDITOR to an editor.") from error
+        hint = f"Set {variable or 'EDITOR'} to an editor."
+        raise UsageError(f"{editor[0]} cannot be used: {reason}.", hint) from error
     finally:
         os.unlink(path)  # noqa: PTH108  (as mkstemp has it)
 

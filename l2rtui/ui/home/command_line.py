@@ -154,6 +154,8 @@ class Prompt(PromptInput):
 
 _HELP = {PromptMode.FILTER: "Filters", PromptMode.COMMAND: "Commands, after :"}
 """Heading of the help screen that ``?`` without an argument opens."""
+_ON_SELECTION = ("detail", "edit", "shell", "attach", "simulators")
+"""Actions without an argument that act on the row under the cursor."""
 _OF_LOG = (PromptMode.SEARCH, PromptMode.INCLUDE, PromptMode.EXCLUDE, PromptMode.SAVE)
 
 
@@ -249,6 +251,10 @@ class CommandLine:
         name, _, arguments = command.action.partition("(")
         if reason := self._view.ctx.forbidden(name):
             self._view.say(f":{command.name} is off: {reason}.")
+            return
+        if rest.strip() and not arguments:
+            select = " It acts on the selection: go to the row first." if name in _ON_SELECTION else ""
+            self._view.say(f":{command.name} takes no argument.{select}", is_error=True)
             return
         # repr: Textual parses the arguments of an action as Python literals, so quotes in a text are safe.
         action = f"{name}({arguments.replace('%', repr(rest.strip()))}" if arguments else name

@@ -157,11 +157,16 @@ def changing_actions() -> frozenset[str]:
 
 def hint_for(word: str) -> str:
     """Return the next step after an unknown command; one that changes something only for a slip of the fingers."""
+    if key := next((key for key in KEYS if key.name == word), None):
+        return f"The key {key.face} does that."
     changing = {command.name for command in COMMANDS if command.changes}
     every = [*(command.name for command in COMMANDS), *ALIASES]
     looking = [name for name in every if ALIASES.get(name, name) not in changing]
     slips = [name for name in get_close_matches(word, every, n=2, cutoff=0.8) if name[0] == word[:1]]
-    names = dict.fromkeys(ALIASES.get(name, name) for name in slips or get_close_matches(word, looking, n=2))
+    meant = [name for name in looking if word.casefold() in SYNONYMS.get(name, "").split()]
+    names = dict.fromkeys(
+        ALIASES.get(name, name) for name in slips or meant or get_close_matches(word, looking, n=2)
+    )
     return f"Did you mean {' or '.join(names)}?" if names else "`:?` lists them."
 
 

@@ -115,3 +115,8 @@ def test_a_likeness_proposes_no_verb_and_no_command_that_changes_something(word,
 @pytest.mark.parametrize(("word", "name"), [("destory", "destroy"), ("lanuch", "launch"), ("describ", "describe")])
 def test_a_slip_behind_the_first_letter_names_the_command(word, name):
     assert hint_for(word) == f"Did you mean {name}?"
+
+
+def test_a_word_of_a_verb_leads_to_the_key_or_the_command_of_the_app():
+    assert hint_for("scale") == "The key + does that."
+    assert hint_for("metrics") == "Did you mean charts?"

@@ -179,3 +179,11 @@ def test_a_name_with_wildcards_selects_as_in_the_shell(pattern, is_one, found):
     assert is_pattern(pattern) is is_one
     assert matches_any(["racing-sac-s7", "racing-sac-s12"], [pattern]) is found
     assert not matches_any([], [pattern])
+
+
+def test_a_limit_that_is_no_number_is_named():
+    columns = ("restarts", "age")
+    assert misread_columns("restarts>20o", columns) == ""  # 20 and a unit that is not known
+    assert misread_columns("restarts>x", columns).startswith("'x' in restarts>x is not a number")
+    for text in ("restarts>", "restarts>=3", "age<2h", "restarts=x", "restarts~x"):
+        assert misread_columns(text, columns) == ""

@@ -534,6 +534,16 @@ async def test_a_command_that_is_not_there_names_the_likely_one(desk):
         await one.until(lambda: one.top == "ConfirmScreen" and "Kill" in one.words())
 
 
+async def test_a_command_that_acts_on_the_selection_takes_no_other_target(desk):
+    async with desk(ready=False) as one:
+        await one.press("2", "colon", *"describe n1", "enter")
+        sentence = ":describe takes no argument. It acts on the selection: go to the row first."
+        await one.until(lambda: sentence in one.says())
+        assert one.top == "ClusterScreen"
+        await one.press("colon", *"quit now", "enter")
+        await one.until(lambda: ":quit takes no argument." in one.says())
+
+
 async def test_pods_of_a_run_that_is_not_selected_are_not_called_silent(desk):
     async with desk(demo=True, size=(200, 60)) as one:
         content, pods = one.cluster.content, one.cluster.panes.pods.model

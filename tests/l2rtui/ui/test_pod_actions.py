@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
+from textual.drivers.headless_driver import HeadlessDriver
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.config import user_name
@@ -277,11 +278,32 @@ class Lent:
 @pytest.fixture
 def lending(monkeypatch):
     """Terminals of tests cannot be lent; these say that they can."""
-    from textual.drivers.headless_driver import HeadlessDriver
-
     monkeypatch.setattr(HeadlessDriver, "can_suspend", True)
     for name in ("suspend_application_mode", "resume_application_mode"):
         monkeypatch.setattr(HeadlessDriver, name, getattr(Lent, name), raising=False)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("editor_command", "words"),
+    [
+        ("no-such-editor -w", "no-such-editor cannot be used: No such file or directory"),
+        ("vim 'x", 'EDITOR is "vim \'x": No closing quotation'),
+        ("false", "false ended with 1"),
+    ],
+)
+async def test_the_app_takes_its_terminal_back_from_an_editor_that_fails(
+    desk, monkeypatch, lending, editor_command, words
+):
+    monkeypatch.setenv("VISUAL", " ")
+    monkeypatch.setenv("EDITOR", editor_command)
+    is_lent: list[bool] = []
+    for name, state in (("suspend_application_mode", True), ("resume_application_mode", False)):
+        monkeypatch.setattr(HeadlessDriver, name, lambda _, state=state: is_lent.append(state))
+    async with desk() as one:
+        await one.press(*MINE, "e")
+        await one.until(lambda: any(words in said for said in one.says()))
+        assert is_lent in ([], [True, False])
 
 
 @pytest.mark.process
