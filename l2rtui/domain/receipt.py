@@ -77,3 +77,14 @@ class Leak(Struct, frozen=True):
     name: str
     reason: str
     of: RunView | None = None
+
+
+class LeakReport(Struct, frozen=True):
+    """Leaks of a backend.
+
+    Attributes:
+        not_seen: Kinds of objects that the user may not list, so that leaks among them are unknown; otherwise empty.
+    """
+
+    leaks: tuple[Leak, ...] = ()
+    not_seen: str = ""

@@ -218,7 +218,9 @@ async def destroy(
                 last = numbers
                 yield DestroyProgress(numbers)
     left = await work.left()
-    yield Receipt(run.name, work.objects, left, time.monotonic() - began, work.kept)
+    yield Receipt(
+        run.name, work.objects, left, time.monotonic() - began, work.kept, not_seen=work.not_seen
+    )
 
 
 class _Destroy:
@@ -255,6 +257,11 @@ class _Destroy:
     def objects(self) -> int:
         """Number of objects that the run had, including its claims on slots."""
         return len(self._inventory.history) + self._claims.number
+
+    @property
+    def not_seen(self) -> str:
+        """Kinds that the receipt says nothing about; see ``Receipt``."""
+        return self._inventory.not_seen
 
     async def rounds(self) -> AsyncGenerator[Numbers, None]:
         """Delete and count until nothing is left or no progress is made; yield the numbers of each count."""
@@ -306,7 +313,7 @@ class _Destroy:
         """Delete pods and their controllers until a count finds none."""
         until, pauses = time.monotonic() + seconds, _pauses()
         while True:
-            count = await self._inventory.by_label()
+            count = await self._inventory.standing()
             yield count.numbers
             targets = count.of(*CONTROLLERS, "Pod")
             # A kind that may never be listed is reported in the receipt; waiting for it is useless.
@@ -408,7 +415,7 @@ class _Destroy:
             self._is_refused = self._is_refused or error.is_final
 
     async def _force(self) -> None:
-        for pod in (await self._inventory.by_label(("Pod",))).of("Pod"):
+        for pod in (await self._inventory.standing()).of("Pod"):
             self._forced.add(pod.meta.uid)
             await self._request_deletion(pod, 0)
 

@@ -89,7 +89,7 @@ async def test_a_run_from_its_plan_to_its_receipt(backend, server):
     *_, receipt = [item async for item in backend.destroy(run)]
     assert isinstance(receipt, Receipt)
     assert receipt.left == ()
-    assert await backend.leaks() == ()
+    assert (await backend.leaks()).leaks == ()
     with pytest.raises(NotFoundError, match="There is no run r"):
         await backend.spec("r")
 

@@ -135,6 +135,23 @@ async def test_a_list_that_fails_is_tried_again_and_is_never_taken_for_an_empty_
     assert server.names("Pod") == []
 
 
+async def test_a_pod_that_somebody_set_apart_from_its_controller_goes_too(cluster, server):
+    await cluster.launch(pins="n1/0.0-1")
+    name = server.names("Pod")[0].removeprefix("Pod/")
+    meta = server.get("Pod", name)["metadata"]
+    del meta["labels"][labels.RUN_ID], meta["ownerReferences"]
+    _, receipt = await destroyed(cluster, server)
+    assert receipt.left == ()
+    assert server.names() == ["Node/n1"]
+
+
+async def test_kinds_that_may_not_be_listed_are_named_in_the_receipt(cluster, server):
+    await cluster.launch(pins="n1/0.0-1")
+    server.denied |= {("list", "networkpolicies"), ("list", "endpoints")}
+    _, receipt = await destroyed(cluster, server)
+    assert (receipt.left, receipt.not_seen) == ((), "networkpolicies, which you may not list")
+
+
 async def test_a_kind_that_cannot_be_listed_is_a_gap_in_the_receipt(cluster, server):
     await cluster.launch(pins="n1/0.0-1")
     server.denied.add(("list", "services"))

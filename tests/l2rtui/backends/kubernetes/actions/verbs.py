@@ -309,7 +309,7 @@ async def leaks(program: Program) -> None:
         await program.launch()
         run = await program.run()
         program.server.forget("ConfigMap", "l2r-r")
-    leaks = await program.backend.leaks()
+    leaks = (await program.backend.leaks()).leaks
     assert {leak.run for leak in leaks} == {run.name}
 
 
