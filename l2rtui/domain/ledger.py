@@ -248,7 +248,7 @@ def build_ledger(nodes: Iterable[Node], holders: Iterable[Holder], basis: Basis 
     for name, node_holders in by_node.items():
         if name not in parts:
             # Pods on an unlisted or removed node must not vanish from the problems.
-            parts[name] = _node_ledger(Node(name), node_holders)
+            parts[name] = _node_ledger(Node(name), node_holders, is_listed=False)
     if basis is not None:
         for name, part in basis.ledger.nodes.items():
             if name not in parts and name not in basis.touched:
@@ -287,7 +287,7 @@ class _Problems:
         return by_pod
 
 
-def _node_ledger(node: Node, holders: Iterable[Holder]) -> NodeLedger:
+def _node_ledger(node: Node, holders: Iterable[Holder], *, is_listed: bool = True) -> NodeLedger:
     # Lists by device and index: hashing a SlotId at every access would cost more than everything else.
     holders = tuple(holders)
     devices = {gpu.index: _empty(node, gpu) for gpu in node.devices}
@@ -317,6 +317,10 @@ def _node_ledger(node: Node, holders: Iterable[Holder]) -> NodeLedger:
         elif usage.gpu is None:
             unplaced.append(holder.pod)
             unplaced_slots += usage.count
+        elif not is_listed:
+            # Without a name: a pod that has no node yet holds nothing.
+            if node.name:
+                problems.add(f"{holder.pod} names the node {node.name}, which is not in the cluster", holder.uid)
         else:
             _seat(devices.get(usage.gpu, []), holder, usage, problems)
     slots = {slot.id: slot for device in devices.values() for slot in device}
