@@ -248,7 +248,7 @@ def build_ledger(nodes: Iterable[Node], holders: Iterable[Holder], basis: Basis 
     for name, node_holders in by_node.items():
         if name not in parts:
             # Pods on an unlisted or removed node must not vanish from the problems.
-            parts[name] = _node_ledger(Node(name), node_holders, is_listed=False)
+            parts[name] = _node_ledger(Node(name), [_without_devices(holder) for holder in node_holders])
     if basis is not None:
         for name, part in basis.ledger.nodes.items():
             if name not in parts and name not in basis.touched:
@@ -287,7 +287,16 @@ class _Problems:
         return by_pod
 
 
-def _node_ledger(node: Node, holders: Iterable[Holder], *, is_listed: bool = True) -> NodeLedger:
+def _without_devices(holder: Holder) -> Holder:
+    """Return a pod whose node is not listed, or not chosen yet, without the devices that it names there."""
+    devices = tuple(usage for usage in holder.devices if usage.gpu is None)
+    if len(devices) == len(holder.devices):
+        return holder
+    flag = (f"names the node {holder.node}, which is not in the cluster",) if holder.node else ()
+    return replace(holder, devices=devices, flags=(*holder.flags, *flag))
+
+
+def _node_ledger(node: Node, holders: Iterable[Holder]) -> NodeLedger:
     # Lists by device and index: hashing a SlotId at every access would cost more than everything else.
     holders = tuple(holders)
     devices = {gpu.index: _empty(node, gpu) for gpu in node.devices}
@@ -317,10 +326,6 @@ def _node_ledger(node: Node, holders: Iterable[Holder], *, is_listed: bool = Tru
         elif usage.gpu is None:
             unplaced.append(holder.pod)
             unplaced_slots += usage.count
-        elif not is_listed:
-            # Without a name: a pod that has no node yet holds nothing.
-            if node.name:
-                problems.add(f"{holder.pod} names the node {node.name}, which is not in the cluster", holder.uid)
         else:
             _seat(devices.get(usage.gpu, []), holder, usage, problems)
     slots = {slot.id: slot for device in devices.values() for slot in device}

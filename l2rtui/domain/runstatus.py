@@ -64,8 +64,17 @@ def run_status(run: RunView, pods: Sequence[PodView]) -> Status:
         return Status(SCALED, Level.WARN, f"{run.message}; {_pods_run(ready)}")
     if ready >= replicas > 0:
         return Status("Running", Level.OK, f"{ready}/{ready} running")
-    if is_complete:
-        return Status("Completed", Level.DONE, "has finished")
+    return (
+        Status("Completed", Level.DONE, "has finished") if is_complete else _incomplete(replicas, ready, over, pods)
+    )
+
+
+def _incomplete(replicas: int, ready: int, over: int, pods: Sequence[PodView]) -> Status:
+    """Return the status of a run that lacks ready pods, and has not finished.
+
+    Args:
+        ready: Number of ready pods. over: Number of pods that have ended.
+    """
     if unknown := [pod for pod in pods if pod.phase is Phase.UNKNOWN]:
         others = f", and {len(unknown) - 1} more" if len(unknown) > 1 else ""
         return Status("Unknown", Level.WARN, f"{_state_of(unknown[0])}{others}")
@@ -252,7 +261,11 @@ def _by_pods(run: RunView, pods: Sequence[PodView], reports: RunReports, now: fl
     if lost is not None:
         return LearningState(Learning.UNKNOWN, now, f"{_state_of(lost)}: see `l2rtui nodes`")
     first = next((pod for pod in centre if not pod.phase.is_over), None)
-    sentence = f"{first.name} {first.status.sentence}" if first is not None else run.message or "has no pod that learns yet"
+    sentence = (
+        f"{first.name} {first.status.sentence}"
+        if first is not None
+        else run.message or "has no pod that learns yet"
+    )
     if first is not None and first.reason == STOPPED:
         return LearningState(Learning.STALLED, now, sentence)
     return LearningState(Learning.STARTING, run.created or now, sentence)

@@ -274,8 +274,9 @@ class Inventory:
 
 
 def _is_released(item: OwnedObject, run: str) -> bool:
-    """Return True if someone removed the run's id from an object of l2rtui, as people do to set a pod apart from its
-    controller: the pod runs on and holds its GPU.
+    """Return True if someone removed the run's id from an object of l2rtui.
+
+    People do that to set a pod apart from its controller: the pod runs on and holds its GPU.
     """
     meta = item.meta
     is_own = meta.label(labels.APP_MANAGED_BY) == labels.MANAGED_BY
@@ -396,9 +397,7 @@ async def _objects(api: Api, namespace: str | None, unseen: dict[str, None]) -> 
     return [item for items in lists for item in items]
 
 
-async def _list(
-    api: Api, kind: str, namespace: str | None, unseen: dict[str, None] | None = None
-) -> list[_Listed]:
+async def _list(api: Api, kind: str, namespace: str | None, unseen: dict[str, None] | None = None) -> list[_Listed]:
     """List our objects of one kind; a kind that the user may not list goes to ``unseen``, and is an error if that
     is None.
     """

@@ -271,7 +271,9 @@ class ClusterWatch:
         joiner.set_undecoded_pods(undecoded for reflector in pods for undecoded in reflector.undecoded.values())
         nodes = [reflector for reflector in self._reflectors if reflector.scope.kind == "Node"]
         # While nodes are not followed, a new one looks like one that is gone.
-        is_complete = bool(nodes) and all(item.is_listed and not (item.error or item.undecoded or item.lost) for item in nodes)
+        is_complete = bool(nodes) and all(
+            item.is_listed and not (item.error or item.undecoded or item.lost) for item in nodes
+        )
         joiner.set_nodes_complete(is_complete=is_complete)
         return joiner.changes()
 

@@ -295,7 +295,7 @@ class Joiner:
             self._undecoded = by_uid
 
     def set_nodes_complete(self, *, is_complete: bool) -> None:
-        """Set whether every node of the cluster is known now: a pod's node that is missing then no longer exists."""
+        """Set whether every node is known now, so that a pod's node that is missing no longer exists."""
         if is_complete != self._are_nodes_complete:
             self._are_nodes_complete = is_complete
             for name, pods in self._on_node.items():

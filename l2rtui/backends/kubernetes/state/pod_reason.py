@@ -104,7 +104,9 @@ def _explain(
     if not pod.spec.node_name:
         return _unplaced(pod, events)
     if trouble:
-        remedy = "Destroy the run, and launch it elsewhere" if is_node_gone else "Wait for the node, or kill the pod"
+        remedy = (
+            "Destroy the run, and launch it elsewhere" if is_node_gone else "Wait for the node, or kill the pod"
+        )
         return NODE_LOST, f"{trouble}; whether the pod runs is unknown. {remedy}."
     inits, statuses = pod.init_statuses, pod.statuses
     for status in (*inits, *statuses) if inits else statuses:

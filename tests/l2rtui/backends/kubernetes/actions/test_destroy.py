@@ -127,6 +127,17 @@ async def test_without_the_right_to_delete_the_receipt_says_so_at_once(cluster, 
     assert "lacks the right to delete" in {item.kind: item.reason for item in receipt.left}["ReplicaSet"]
 
 
+async def test_a_deletion_that_is_refused_for_a_time_is_said_meanwhile(cluster, server):
+    await cluster.launch(pins="n1/0.0-1")
+    server.failures.append(Failure("DELETE", "ReplicaSet", 500, "InternalError", times=2))
+    progress, receipt = await destroyed(cluster, server)
+    assert receipt.left == ()
+    assert [item.refusal for item in progress if item.refusal] == [
+        "ReplicaSet r-w: The server did not delete replicasets/r-w in the namespace ml: no."
+    ]
+    assert progress[-1].refusal == ""
+
+
 async def test_a_list_that_fails_is_tried_again_and_is_never_taken_for_an_empty_one(cluster, server, monkeypatch):
     await cluster.launch(pins="n1/0.0-1")
     server.failures.append(Failure("GET", "Pod", 503, "ServiceUnavailable", times=2))

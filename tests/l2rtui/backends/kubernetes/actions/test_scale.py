@@ -131,10 +131,10 @@ async def test_pods_that_kubectl_scale_has_stopped_come_back(cluster, server, by
     await cluster.launch(pins="n1/0.0-1")
     await cluster.context.api.patch("ReplicaSet", "ml", "r-w", {"spec": {"replicas": by_hand}})
     run = await cluster.run()
-    assert (run.reason, run.message) == (
-        "Scaled",
+    assert run.reason == "Scaled"
+    assert run.message == (
         f"r-w was set to {by_hand} of 2 pods by none of l2rtui's verbs: "
-        "`l2rtui scale r/w N` sets the number of pods of the set",
+        "`l2rtui scale r/w N` sets the number of pods of the set"
     )
     plan = await cluster.plan("r", 2, "n1/0.2-3")
     pods = [pod for pod in plan.runs[0].pods if pod.index in missing]
