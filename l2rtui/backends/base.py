@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from l2rtui.domain.node import Node, SlotId
     from l2rtui.domain.plan import LaunchPlan, PlannedPlaces, ScalePlan, StepDone
     from l2rtui.domain.preflight import Finding
-    from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
+    from l2rtui.domain.receipt import DestroyProgress, LeakReport, Receipt
     from l2rtui.domain.secret import Secret, SecretView
     from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
     from l2rtui.domain.volume import FileEntry, KeptResult, Volume
@@ -382,7 +382,7 @@ class Backend(Protocol):
             force: Delete pods that exceed their grace period immediately, without proof that their processes ended.
         """
 
-    async def leaks(self) -> tuple[Leak, ...]:
+    async def leaks(self) -> LeakReport:
         """Find objects of runs that no longer exist."""
 
     def logs(self, pod: PodView, query: LogQuery) -> AsyncGenerator[LogLine, None]:

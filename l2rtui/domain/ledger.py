@@ -248,7 +248,7 @@ def build_ledger(nodes: Iterable[Node], holders: Iterable[Holder], basis: Basis 
     for name, node_holders in by_node.items():
         if name not in parts:
             # Pods on an unlisted or removed node must not vanish from the problems.
-            parts[name] = _node_ledger(Node(name), node_holders)
+            parts[name] = _node_ledger(Node(name), [_without_devices(holder) for holder in node_holders])
     if basis is not None:
         for name, part in basis.ledger.nodes.items():
             if name not in parts and name not in basis.touched:
@@ -285,6 +285,15 @@ class _Problems:
             for uid in uids:
                 by_pod[uid] = (*by_pod.get(uid, ()), sentence)
         return by_pod
+
+
+def _without_devices(holder: Holder) -> Holder:
+    """Return a pod whose node is not listed, or not chosen yet, without the devices that it names there."""
+    devices = tuple(usage for usage in holder.devices if usage.gpu is None)
+    if len(devices) == len(holder.devices):
+        return holder
+    flag = (f"names the node {holder.node}, which is not in the cluster",) if holder.node else ()
+    return replace(holder, devices=devices, flags=(*holder.flags, *flag))
 
 
 def _node_ledger(node: Node, holders: Iterable[Holder]) -> NodeLedger:

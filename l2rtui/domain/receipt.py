@@ -21,9 +21,14 @@ class Leftover(Struct, frozen=True):
 
 
 class DestroyProgress(Struct, frozen=True):
-    """Number of objects of each kind that still exist: ``(("Pod", 3), ("Run", 1))``."""
+    """Number of objects of each kind that still exist: ``(("Pod", 3), ("Run", 1))``.
+
+    Attributes:
+        refusal: An object whose deletion was refused and is tried again, with the reason; empty for none.
+    """
 
     left: tuple[tuple[str, int], ...]
+    refusal: str = ""
 
 
 class Receipt(Struct, frozen=True):
@@ -77,3 +82,14 @@ class Leak(Struct, frozen=True):
     name: str
     reason: str
     of: RunView | None = None
+
+
+class LeakReport(Struct, frozen=True):
+    """Leaks of a backend.
+
+    Attributes:
+        not_seen: Kinds that the user may not list: leaks among them are unknown. Otherwise empty.
+    """
+
+    leaks: tuple[Leak, ...] = ()
+    not_seen: str = ""

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from l2rtui.domain.kinds import DECISIVE_ROLES
 from l2rtui.domain.metrics import MOST_PEERS, LearnerProgress, PodMetrics, RunMetrics
 from l2rtui.domain.quantity import age, counted
-from l2rtui.domain.snapshot import LOST, PodView, RunView, has_finished
+from l2rtui.domain.snapshot import LOST, SCALED, PodView, RunView, has_finished
 from l2rtui.domain.status import EVICTIONS, QUEUED, STOPPED, Level, Phase, Status
 from l2rtui.domain.workload import Kind, Role
 from runtime.base.alert_rules import FALLEN_SECONDS
@@ -42,7 +42,7 @@ def run_status(run: RunView, pods: Sequence[PodView]) -> Status:
     if run.reason == QUEUED:
         return Status(QUEUED, Level.WAIT, run.message)
     # The backend's own reason, such as Unsupervised, explains more than the state of the pods.
-    if run.reason:
+    if run.reason and run.reason != SCALED:
         level = Level.BAD if run.reason == LOST else Level.WARN
         return Status(run.reason, level, run.message or run.reason)
     # A controller keeps an evicted pod in addition to its replacement.
@@ -55,17 +55,29 @@ def run_status(run: RunView, pods: Sequence[PodView]) -> Status:
     ]
     if failing:
         others = f", and {len(failing) - 1} more" if len(failing) > 1 else ""
-        return Status("Degraded", Level.BAD, f"{failing[0].name} {failing[0].status.sentence}{others}")
+        return Status("Degraded", Level.BAD, f"{_state_of(failing[0])}{others}")
     ready, replicas = sum(pod.ready for pod in pods), replicas_of_run(run)
-    if ready >= replicas > 0:
-        return Status("Running", Level.OK, f"{ready}/{ready} running")
     # Workers that wait for a learner that has succeeded are not missing: the run is complete.
     over = sum(pod.phase.is_over for pod in pods)
-    if has_finished(run, pods) or (pods and over == len(pods)):
-        return Status("Completed", Level.DONE, "has finished")
+    is_complete = has_finished(run, pods) or (pods and over == len(pods))
+    if run.reason == SCALED and not is_complete:
+        return Status(SCALED, Level.WARN, f"{run.message}; {_pods_run(ready)}")
+    if ready >= replicas > 0:
+        return Status("Running", Level.OK, f"{ready}/{ready} running")
+    return (
+        Status("Completed", Level.DONE, "has finished") if is_complete else _incomplete(replicas, ready, over, pods)
+    )
+
+
+def _incomplete(replicas: int, ready: int, over: int, pods: Sequence[PodView]) -> Status:
+    """Return the status of a run that lacks ready pods, and has not finished.
+
+    Args:
+        ready: Number of ready pods. over: Number of pods that have ended.
+    """
     if unknown := [pod for pod in pods if pod.phase is Phase.UNKNOWN]:
         others = f", and {len(unknown) - 1} more" if len(unknown) > 1 else ""
-        return Status("Unknown", Level.WARN, f"{unknown[0].name} {unknown[0].status.sentence}{others}")
+        return Status("Unknown", Level.WARN, f"{_state_of(unknown[0])}{others}")
     if ready + over >= replicas > 0:
         return Status("Running", Level.OK, f"{_pods_run(ready)}, {over} {'has' if over == 1 else 'have'} finished")
     sentence = f"{ready} of {counted(replicas, 'pod')} ready"
@@ -241,15 +253,19 @@ def _by_pods(run: RunView, pods: Sequence[PodView], reports: RunReports, now: fl
     if (failed := _failed(run, pods, centre, now)) is not None:
         return failed
     # Its records would seem to stop as well: if they are not stored, the learner is not to blame.
-    if run.reason and run.reason != _HARMLESS:
+    if run.reason and run.reason not in _HARMLESS:
         return LearningState(Learning.UNKNOWN, run.silent_since or now, run.message or run.reason)
     if any(pod.ready for pod in centre):
         return None
     lost = next((pod for pod in centre if pod.phase is Phase.UNKNOWN), None)
     if lost is not None:
-        return LearningState(Learning.UNKNOWN, now, f"{lost.name} {lost.status.sentence}: see `l2rtui nodes`")
+        return LearningState(Learning.UNKNOWN, now, f"{_state_of(lost)}: see `l2rtui nodes`")
     first = next((pod for pod in centre if not pod.phase.is_over), None)
-    sentence = f"{first.name} {first.status.sentence}" if first is not None else "has no pod that learns yet"
+    sentence = (
+        f"{first.name} {first.status.sentence}"
+        if first is not None
+        else run.message or "has no pod that learns yet"
+    )
     if first is not None and first.reason == STOPPED:
         return LearningState(Learning.STALLED, now, sentence)
     return LearningState(Learning.STARTING, run.created or now, sentence)
@@ -283,7 +299,12 @@ def _with_environment_fault(pods: Sequence[PodView]) -> PodView | None:
 
 
 def _ended(pod: PodView) -> str:
-    return f"{pod.name} {pod.status.sentence}: see `l2rtui logs {pod.name}`"
+    return f"{_state_of(pod)}: see `l2rtui logs {pod.name}`"
+
+
+def _state_of(pod: PodView) -> str:
+    """Return name and state of a pod as a clause, to which more can be added."""
+    return f"{pod.name} {pod.status.sentence}".rstrip(".")
 
 
 def _limit_reached(run: RunView, pods: Sequence[PodView], reports: RunReports) -> str:
@@ -294,8 +315,8 @@ def _limit_reached(run: RunView, pods: Sequence[PodView], reports: RunReports) -
     return next((f", {note}" for note in notes if note.startswith(ENDED_BY)), "")
 
 
-_HARMLESS: Final = "Warning"
-"""Reason of a run that is visible and supervised nevertheless."""
+_HARMLESS: Final = frozenset(("Warning", SCALED))
+"""Reasons of a run that is visible and supervised nevertheless."""
 _GROUPS: Final = frozenset((Kind.ELASTIC, Kind.PARAMETER_SERVER))
 
 

@@ -140,6 +140,8 @@ class SetView(Struct, frozen=True):
 
 LOST = "Lost"
 """Reason of a run whose controllers were deleted by someone else."""
+SCALED = "Scaled"
+"""Reason of a run with a set whose number of pods another program has changed."""
 UNSEEN = "Unseen"
 """Reason of pods and runs that are no longer visible, although their backend answers; their last state is shown."""
 UNSUPERVISED = "Unsupervised"

@@ -398,7 +398,9 @@ async def plan_scale(
     if problem := spec.scale_problem() or set_spec.scale_problem(replicas):
         raise RefusedError(f"{run}/{set_name} cannot be scaled to {replicas}: {problem}.")
     pods = [pod for pod in snapshot.pods_of(run, set_name) if not pod.is_terminating]
-    remaining = [pod for pod in pods if pod.index < replicas]
+    # More pods than replicas, by `kubectl scale`, share an index: the oldest stays.
+    oldest = {pod.index: pod.uid for pod in sorted(pods, key=lambda pod: -pod.created) if not pod.phase.is_over}
+    remaining = [pod for pod in pods if pod.index < replicas and oldest.get(pod.index, pod.uid) == pod.uid]
     # A pod that an earlier scale removed may still be terminating: according to the spec its slots are free.
     present = {other.name: other.replicas for other in spec.sets}
     in_pod = {other.name: other.workers_in_pod for other in spec.sets}

@@ -138,7 +138,7 @@ async def test_an_empty_backend_shows_its_nodes(backend):
     snapshot = await until(backend, lambda snapshot: bool(snapshot.nodes))
     assert free_slots(backend, snapshot) == 8
     assert (snapshot.runs, snapshot.problems) == ({}, ())
-    assert await backend.leaks() == ()
+    assert (await backend.leaks()).leaks == ()
     assert await backend.doctor()
 
 
@@ -310,7 +310,7 @@ async def test_a_destroy_counts_down_and_ends_with_a_receipt(backend):
     snapshot = await backend.snapshot()
     assert (snapshot.runs, snapshot.pods_of("run")) == ({}, ())
     assert free_slots(backend, snapshot) == 8
-    assert await backend.leaks() == ()
+    assert (await backend.leaks()).leaks == ()
     with pytest.raises(NotFoundError):
         await destroyed(backend, run)
 

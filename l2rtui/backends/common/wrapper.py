@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from l2rtui.domain.log import CommandOutput, LogLine, LogQuery
     from l2rtui.domain.plan import LaunchPlan, ScalePlan, StepDone
     from l2rtui.domain.preflight import Finding
-    from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
+    from l2rtui.domain.receipt import DestroyProgress, LeakReport, Receipt
     from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
     from l2rtui.domain.workload import RunSpec
 
@@ -123,7 +123,7 @@ class WrappedBackend(Backend):
     ) -> AsyncGenerator[DestroyProgress | Receipt, None]:
         return self._backend.destroy(run, grace_seconds=grace_seconds, purge=purge, force=force)
 
-    async def leaks(self) -> tuple[Leak, ...]:
+    async def leaks(self) -> LeakReport:
         return await self._backend.leaks()
 
     def logs(self, pod: PodView, query: LogQuery) -> AsyncGenerator[LogLine, None]:

@@ -24,7 +24,7 @@ from l2rtui.domain.log import CommandOutput, KubeEvent, LogLine, LogQuery
 from l2rtui.domain.node import Node
 from l2rtui.domain.plan import LaunchPlan, ScalePlan, StepDone
 from l2rtui.domain.preflight import Finding
-from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
+from l2rtui.domain.receipt import DestroyProgress, Leak, LeakReport, Receipt
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import BackendError, L2RError, NotFoundError, RefusedError
@@ -242,16 +242,19 @@ class ComposedBackend:
             async for line in lines:
                 yield line
 
-    async def leaks(self) -> tuple[Leak, ...]:
+    async def leaks(self) -> LeakReport:
         """Return leaked objects of every context; a context that does not respond is itself an entry."""
         leaks: list[Leak] = []
+        unseen: list[str] = []
         for member, answer in await answers(self._members, lambda member: member.backend.leaks()):
             if isinstance(answer, str):
                 # Without it the list would read as "nothing is leaked there".
                 leaks.append(Leak("", "Context", member.rows.context, f"nothing is known of it: {answer}"))
             else:
-                leaks += map(member.rows.leak, answer)
-        return tuple(leaks)
+                leaks += map(member.rows.leak, answer.leaks)
+                if answer.not_seen:
+                    unseen.append(f"{answer.not_seen} of {member.rows.context}")
+        return LeakReport(tuple(leaks), ", ".join(unseen))
 
     async def denied(self) -> Mapping[str, str]:
         """Return actions that need a single context, and actions denied by every context that responds."""

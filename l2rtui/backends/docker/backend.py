@@ -29,7 +29,7 @@ from l2rtui.domain.log import LAST_LINES, CommandOutput, KubeEvent, LogLine, Log
 from l2rtui.domain.node import Node
 from l2rtui.domain.plan import LaunchPlan, RunPlan, ScalePlan, StepDone
 from l2rtui.domain.preflight import Finding
-from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
+from l2rtui.domain.receipt import DestroyProgress, LeakReport, Receipt
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import BackendError, L2RError, NotFoundError, UsageError
@@ -276,7 +276,7 @@ class DockerBackend:
             self._ending.discard(run.uid)
             self._has_news.set()
 
-    async def leaks(self) -> tuple[Leak, ...]:
+    async def leaks(self) -> LeakReport:
         """List containers whose run no longer exists."""
         return await containers.leaks(self._engine)
 

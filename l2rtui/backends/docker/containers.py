@@ -34,7 +34,7 @@ from l2rtui.cloud.docker_engine import DockerEngine, DockerError, DockerMissingE
 from l2rtui.config import state_dir
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.plan import PodPlan, RunPlan
-from l2rtui.domain.receipt import DestroyProgress, Leak, Leftover, Receipt
+from l2rtui.domain.receipt import DestroyProgress, Leak, LeakReport, Leftover, Receipt
 from l2rtui.domain.snapshot import RunView
 from l2rtui.errors import BackendError, NotFoundError, RefusedError
 from runtime.base.docker_client import CONFLICT
@@ -257,15 +257,16 @@ async def destroy(
     yield Receipt(run.name, objects.count, tuple(leftovers), time.monotonic() - began)
 
 
-async def leaks(engine: DockerEngine) -> tuple[Leak, ...]:
+async def leaks(engine: DockerEngine) -> LeakReport:
     """List containers whose run has no network."""
     scanned = await scan(engine)
     uids = {network["Labels"][views.RUN_ID] for network in scanned.networks}
-    return tuple(
+    leaks = (
         Leak(container["Config"]["Labels"].get(views.RUN, ""), "Pod", views.name_of(container), "its run is gone")
         for container in scanned.containers
         if container["Config"]["Labels"].get(views.RUN_ID) not in uids
     )
+    return LeakReport(tuple(leaks))
 
 
 async def _remove_all(engine: DockerEngine, uid: str) -> list[str]:

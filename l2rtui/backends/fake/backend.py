@@ -25,7 +25,7 @@ from l2rtui.domain.log import CommandOutput, LogLine, LogQuery
 from l2rtui.domain.node import Node
 from l2rtui.domain.plan import LaunchPlan, PlanStep, PodPlan, RunPlan, ScalePlan, StepDone, planned_view
 from l2rtui.domain.preflight import Finding, Severity
-from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
+from l2rtui.domain.receipt import DestroyProgress, Leak, LeakReport, Receipt
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role, RunSpec
@@ -260,9 +260,9 @@ class FakeBackend:
         self._wake()
         yield Receipt(run.name, len(pods) + 1, (), self.now() - began)
 
-    async def leaks(self) -> tuple[Leak, ...]:
+    async def leaks(self) -> LeakReport:
         """Return ``leaked``, which the caller fills."""
-        return tuple(self.leaked)
+        return LeakReport(tuple(self.leaked))
 
     async def logs(self, pod: PodView, query: LogQuery) -> AsyncGenerator[LogLine, None]:
         """Yield invented lines of one pod."""

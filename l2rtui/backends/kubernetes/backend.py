@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from l2rtui.domain.node import Node
     from l2rtui.domain.plan import LaunchPlan, PlannedPlaces, ScalePlan, StepDone
     from l2rtui.domain.preflight import Finding
-    from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
+    from l2rtui.domain.receipt import DestroyProgress, LeakReport, Receipt
     from l2rtui.domain.workload import RunSpec
 
 
@@ -140,7 +140,7 @@ class KubernetesBackend:
 
         return await describe.events(await self.api(), _whole(target))
 
-    async def leaks(self) -> tuple[Leak, ...]:
+    async def leaks(self) -> LeakReport:
         """Return objects that runs have left behind."""
         from l2rtui.backends.kubernetes.actions import owned_objects
 

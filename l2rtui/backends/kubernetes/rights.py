@@ -273,7 +273,14 @@ _CLUSTER: Final = (
 )
 _WITHHELD: Final = (
     _Line(RoleScope.WITHHELD, "list", "Secret", "plan destroy secret", without="secrets are read by their names"),
-    _Line(RoleScope.WITHHELD, "list get", "Secret", "leaks", without="a run's secrets are deleted with it"),
+    _Line(RoleScope.WITHHELD, "list get", "Secret", "leaks", without="leaks among Secrets are unknown"),
+    _Line(
+        RoleScope.WITHHELD,
+        "get",
+        "StorageClass",
+        "plan",
+        without="when an unbound claim gets its volume is not known",
+    ),
     _Line(
         RoleScope.WITHHELD,
         "delete",

@@ -35,7 +35,7 @@ from l2rtui.domain.change import Change, difference
 from l2rtui.domain.log import CommandOutput, LogLine, LogQuery
 from l2rtui.domain.plan import LaunchPlan, ScalePlan, StepDone
 from l2rtui.domain.preflight import Finding
-from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
+from l2rtui.domain.receipt import DestroyProgress, LeakReport, Receipt
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import BackendError, NotFoundError, RefusedError
@@ -176,9 +176,9 @@ class LocalBackend:
         if not await client.finish_in_thread(client.wake, folder):
             await client.finish_in_thread(client.start_supervisor, folder, record.uid)
 
-    async def leaks(self) -> tuple[Leak, ...]:
+    async def leaks(self) -> LeakReport:
         """Find processes and files of runs that no longer exist."""
-        return await asyncio.to_thread(preflight.find_leaks, self._root, self._store.scan())
+        return LeakReport(await asyncio.to_thread(preflight.find_leaks, self._root, self._store.scan()))
 
     async def logs(self, pod: PodView, query: LogQuery) -> AsyncGenerator[LogLine]:
         """Yield lines of a pod and of its predecessors of the same name, with a mark between two processes."""

@@ -27,7 +27,7 @@ from l2rtui.domain.change import Change, apply, difference
 from l2rtui.domain.log import CommandOutput, LogLine, LogQuery
 from l2rtui.domain.plan import LaunchPlan, ScalePlan, StepDone
 from l2rtui.domain.preflight import Finding, Severity
-from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
+from l2rtui.domain.receipt import DestroyProgress, LeakReport, Receipt
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import BackendError, NotFoundError, RefusedError
@@ -255,9 +255,9 @@ class ReplayBackend:
             async for line in lines:
                 yield line
 
-    async def leaks(self) -> tuple[Leak, ...]:
+    async def leaks(self) -> LeakReport:
         """Return no leak: a recording only has rows."""
-        return ()
+        return LeakReport()
 
     async def denied(self) -> Mapping[str, str]:
         """Return the refusals, by action."""

@@ -161,6 +161,7 @@ class _Destroyer:
         self._session = session
         self._scopes = scopes
         self._left: dict[str, int] = {}
+        self._refusals: set[str] = set()
         self._receipts: dict[str, Receipt] = {}
         self._is_told = False
         self._changed = time.monotonic()
@@ -203,9 +204,10 @@ class _Destroyer:
             async for item in stream:
                 self._changed = time.monotonic()
                 match item:
-                    case DestroyProgress(left):
+                    case DestroyProgress(left, refusal):
                         self._left[name] = sum(count for _, count in left)
                         self._tell()
+                        self._tell_refusal(refusal)
                     case Receipt():
                         self._left.pop(name, None)
                         self._receipts[name] = item
@@ -222,6 +224,11 @@ class _Destroyer:
         if self._session.talk.is_live or not self._is_told:  # elsewhere once, then a line per deleted run
             self._session.talk.progress(self._progress())
             self._is_told = True
+
+    def _tell_refusal(self, refusal: str) -> None:
+        if refusal and refusal not in self._refusals:
+            self._refusals.add(refusal)
+            self._session.talk.say(f"refused, and tried again: {refusal}")
 
     def _progress(self) -> str:
         gone = f"{len(self._receipts)} of {len(self._scopes)} gone: " if len(self._scopes) > 1 else ""

@@ -204,14 +204,17 @@ async def run_leaks(session: Session) -> int:
     """List leftover objects of deleted runs, or remove them; exit code 4 if there are any left."""
     if session.args.clean:
         session.require_writable("leaks --clean")
-    leaks = await session.backend.leaks()
+    report = await session.backend.leaks()
+    leaks = report.leaks
     if leaks and session.args.clean:
         from l2rtui.cli.verbs.destroy import destroy_leaks
 
         return await destroy_leaks(session, leaks)
     session.out.show_all(LEAKS, leaks)
     if not leaks:
-        session.talk.say("No leaks.")
+        session.talk.say("No leaks." if not report.not_seen else "No leaks among the objects that you may list.")
+    if report.not_seen:
+        session.talk.say(f"warning: leaks among {report.not_seen} are unknown: you may not list them.")
     return EXIT_LEFT_BEHIND if leaks else EXIT_DONE
 
 

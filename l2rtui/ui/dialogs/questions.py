@@ -375,6 +375,8 @@ class ReceiptScreen(Dialog[None]):
                     else:
                         left = "  ".join(f"{kind} {number}" for kind, number in item.left)
                         text = f"stopping {sanitize(run.name)}, left: {sanitize(left)}"
+                        if item.refusal:
+                            text += f"\n  refused, and tried again: {sanitize(item.refusal)}"
                         self._set(run, (Span("◌ ", TextStyle.WAIT), Span(text)))
             except L2RError as error:
                 self._end(run, str(error), is_bad=True)

@@ -387,9 +387,10 @@ class PaneContent:
     async def _load_leaks(self) -> None:
         table = self._panes.leaks
         table.empty_text = "Looking."
-        leaks = await self._ctx.backend.leaks()
-        table.empty_text = f"No leaks. Checked {time.strftime('%H:%M:%S')}."
-        table.set_rows([leak_row(leak) for leak in leaks])
+        report = await self._ctx.backend.leaks()
+        unseen = f" {report.not_seen} are not among them: you may not list them." if report.not_seen else ""
+        table.empty_text = f"No leaks. Checked {time.strftime('%H:%M:%S')}.{unseen}"
+        table.set_rows([leak_row(leak) for leak in report.leaks])
         self.titles.show()
 
     async def _load_events(self) -> None:

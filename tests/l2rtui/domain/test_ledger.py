@@ -109,10 +109,17 @@ def test_two_on_one_slot_are_told_and_the_first_is_shown():
 
 
 def test_a_device_that_is_not_there_is_told():
-    ledger = build_ledger([node()], [holder("p", DeviceUsage(7, 0)), holder("q", DeviceUsage(0, 0), on="gone")])
+    ledger = build_ledger(
+        [node()],
+        [
+            holder("p", DeviceUsage(7, 0)),
+            holder("q", DeviceUsage(0, 0), on="gone"),
+            holder("r", DeviceUsage(0), on=""),
+        ],
+    )
     assert ledger.problems == (
         "p names device 7 of n, which has no such device",
-        "q names device 0 of gone, which has no such device",
+        "q names the node gone, which is not in the cluster",
     )
     assert states(ledger) == "...."
 

@@ -6,11 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from l2rtui.domain.runstatus import NO_REPORTS, Learning, learning_state, lost_pod, replicas_of_run, run_status
-from l2rtui.domain.snapshot import PodView, RunView, SetView
+from l2rtui.domain.snapshot import SCALED, PodView, RunView, SetView
 from l2rtui.domain.status import CRASH_LOOP, QUEUED, Level, Phase, Status
 from l2rtui.domain.workload import Role
 
 RUN = RunView("u", "r", "r", sets=(SetView("w", Role.WORKER, 2),))
+SCALED_RUN = replace(RUN, reason=SCALED, message="r-w was set to 1")
 UP = PodView("a", "r-w-0", "n", run="r", role=Role.WORKER, phase=Phase.RUNNING, ready=True)
 DOWN = replace(UP, uid="b", name="r-w-1", phase=Phase.FAILED, ready=False, exit_code=1)
 OVER = replace(DOWN, phase=Phase.SUCCEEDED, exit_code=0)
@@ -46,6 +47,9 @@ STUCK = replace(WAITS, reason="ImagePullBackOff", message="v12: not found")
         (replace(RUN, reason="Unsupervised", message="nobody"), (UP,), "Unsupervised", Level.WARN, "nobody"),
         (replace(RUN, reason=QUEUED, message="waits for 3 slots"), (), QUEUED, Level.WAIT, "waits for 3 slots"),
         (replace(RUN, reason="Unsupervised"), (UP,), "Unsupervised", Level.WARN, "Unsupervised"),
+        (SCALED_RUN, (UP,), SCALED, Level.WARN, "r-w was set to 1; 1 pod running"),
+        (SCALED_RUN, (DOWN,), "Degraded", Level.BAD, "r-w-1 failed with exit 1"),
+        (SCALED_RUN, (OVER,), "Completed", Level.DONE, "has finished"),
     ],
 )
 def test_one_word_one_level_and_one_sentence(run, pods, word, level, sentence):

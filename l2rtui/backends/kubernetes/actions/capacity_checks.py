@@ -287,9 +287,34 @@ async def _volume(api: Api, namespace: str, name: str, nodes: Mapping[str, int])
         )
         return [Finding(Severity.REFUSAL, subject, sentence, "Use a claim that is ReadWriteMany, or one node.")]
     if phase != "Bound":
-        sentence = f"it is {phase or 'not bound'}: pods wait until it gets a volume"
-        return [Finding(Severity.WARNING, subject, sentence, f"`kubectl describe pvc {name}` says why.")]
+        return [await _unbound(api, namespace, claim, phase)]
     return [Finding(Severity.OK, subject, f"bound, {', '.join(modes)}")]
+
+
+async def _unbound(api: Api, namespace: str, claim: Manifest, phase: str) -> Finding:
+    """Return when a claim without a volume gets one, as far as its StorageClass says it."""
+    name, class_name = str(claim["metadata"]["name"]), str((claim.get("spec") or {}).get("storageClassName") or "")
+    subject, hint = f"claim {name}", f"`kubectl -n {namespace} describe pvc {name}` says why."
+    sentence = f"it is {phase or 'not bound'}: pods wait until it gets a volume"
+    if phase == "Lost":
+        sentence, hint = "its volume no longer exists: pods wait for ever", "Make another claim."
+    elif class_name:
+        try:
+            storage = await api.read("StorageClass", None, class_name)
+        except ApiError as error:
+            if error.is_not_found:
+                sentence = f"its StorageClass {class_name} does not exist: pods wait until it is given a volume"
+                hint = "Make the claim again with a class of `kubectl get storageclass`, or ask an administrator."
+        else:
+            if storage.get("volumeBindingMode") == "WaitForFirstConsumer":
+                if storage.get("provisioner") != _NO_PROVISIONER:
+                    return Finding(Severity.OK, subject, "it gets its volume when its first pod has a node")
+                sentence = f"pods wait unless a free volume of the class {class_name} is on their node"
+                hint = "`kubectl get pv` lists the volumes."
+    return Finding(Severity.WARNING, subject, sentence, hint)
+
+
+_NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
 
 
 async def quotas(api: Api, objects: Sequence[Manifest], namespace: str) -> Iterable[Finding]:

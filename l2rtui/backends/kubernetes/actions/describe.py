@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -150,7 +151,8 @@ async def explained(api: Api, pod: PodStruct, *, now: float) -> pod_reason.PodRe
     """Return why a pod does not run, from its events, its node and the last line of its log."""
     namespace = pod.metadata.namespace
     pod_events = await _of(api, namespace, {"involvedObject.uid": pod.metadata.uid})
-    reason = pod_reason.explain(pod, pod_events, now, node=await _node_of(api, pod.spec.node_name or ""))
+    node, is_gone = await _node_of(api, pod.spec.node_name or "")
+    reason = pod_reason.explain(pod, pod_events, now, node=node, is_node_gone=is_gone)
     if pod_reason.needs_previous_log(reason) and "Its last words" not in reason[1]:
         container = next((status.name for status in (*pod.init_statuses, *pod.statuses) if _is_looping(status)), "")
         reason = pod_reason.with_log(reason, await last_line(api, namespace, pod.metadata.name, container))
@@ -266,8 +268,12 @@ async def _run(api: Api, view: RunView) -> list[str]:
     # A queue may hold Jobs back before they have pods.
     for meta in [pod.metadata for pod in pods[:1]] or grouped[:1]:
         lines += fields(*await of_group(api, meta))
+    names = sorted({pod.spec.node_name for pod in pods if pod.spec.node_name})
+    nodes = dict(zip(names, await asyncio.gather(*(_node_of(api, name) for name in names)), strict=True))
     for pod in pods:
-        reason, sentence = pod_reason.explain(pod, events_by_uid.get(pod.metadata.uid, ()), now)
+        node, is_gone = nodes.get(pod.spec.node_name or "", (None, False))
+        events = events_by_uid.get(pod.metadata.uid, ())
+        reason, sentence = pod_reason.explain(pod, events, now, node=node, is_node_gone=is_gone)
         state = f"{reason}: {sentence}" if reason else pod.status.phase or "Unknown"
         lines.append(f"Pod {pod.metadata.name} on {pod.spec.node_name or 'no node yet'}: {state}")
     return lines
@@ -302,14 +308,14 @@ async def _read(api: Api, kind: str, namespace: str | None, name: str, struct: t
         raise
 
 
-async def _node_of(api: Api, name: str) -> NodeStruct | None:
-    """Return the node; None if the user may not read it."""
+async def _node_of(api: Api, name: str) -> tuple[NodeStruct | None, bool]:
+    """Return the node, None if the user may not read it, and whether it no longer exists."""
     if not name:
-        return None
+        return None, False
     try:
-        return bounded_json.decode(await api.request("GET", KINDS["Node"].path(None, name)), NodeStruct)
-    except ApiError:
-        return None
+        return bounded_json.decode(await api.request("GET", KINDS["Node"].path(None, name)), NodeStruct), False
+    except ApiError as error:
+        return None, error.is_not_found
 
 
 def _is_looping(status: ContainerStatus) -> bool:

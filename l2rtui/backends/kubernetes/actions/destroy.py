@@ -211,18 +211,20 @@ async def destroy(
     leases = [SlotLeases(context.api, namespace) for namespace in namespaces]
     work = _Destroy(context, run, leases, grace_seconds, overtime_seconds, purge=purge, force=force)
     began = time.monotonic()
-    last: Numbers = ()
+    last: DestroyProgress | None = None
     async with aclosing(work.rounds()) as rounds:
         async for numbers in rounds:
-            if numbers != last:
-                last = numbers
-                yield DestroyProgress(numbers)
+            if (progress := DestroyProgress(numbers, work.refusal)) != last:
+                last = progress
+                yield progress
     left = await work.left()
-    yield Receipt(run.name, work.objects, left, time.monotonic() - began, work.kept)
+    yield Receipt(run.name, work.objects, left, time.monotonic() - began, work.kept, not_seen=work.not_seen)
 
 
 class _Destroy:
-    """One destroy in progress; ``kept`` tells the receipt where the results of the run remain."""
+    """One destroy in progress; ``kept`` tells the receipt where the results of the run remain, ``refusal`` why an
+    object is not deleted now.
+    """
 
     def __init__(
         self,
@@ -246,6 +248,7 @@ class _Destroy:
         self._is_forcing = force
         self._inventory = Inventory(context.api, self._namespace, run.name, run.uid)
         self._claims = RunClaims(leases, run.uid)
+        self.refusal = ""
         self._refusals: dict[tuple[str, str], str] = {}
         self._forced: set[str] = set()
         self._is_refused = False
@@ -255,6 +258,11 @@ class _Destroy:
     def objects(self) -> int:
         """Number of objects that the run had, including its claims on slots."""
         return len(self._inventory.history) + self._claims.number
+
+    @property
+    def not_seen(self) -> str:
+        """Kinds that the receipt says nothing about; see ``Receipt``."""
+        return self._inventory.not_seen
 
     async def rounds(self) -> AsyncGenerator[Numbers, None]:
         """Delete and count until nothing is left or no progress is made; yield the numbers of each count."""
@@ -306,7 +314,7 @@ class _Destroy:
         """Delete pods and their controllers until a count finds none."""
         until, pauses = time.monotonic() + seconds, _pauses()
         while True:
-            count = await self._inventory.by_label()
+            count = await self._inventory.standing()
             yield count.numbers
             targets = count.of(*CONTROLLERS, "Pod")
             # A kind that may never be listed is reported in the receipt; waiting for it is useless.
@@ -378,6 +386,8 @@ class _Destroy:
                 await self._request_deletion(item, self._grace)
 
         await asyncio.gather(*(delete(item) for item in targets if self._is_due(item, standing)))
+        refused = next((item for item in targets if item.key in self._refusals and not item.is_going), None)
+        self.refusal = f"{refused.kind} {refused.meta.name}: {self._refusals[refused.key]}" if refused else ""
 
     def _is_due(self, item: OwnedObject, standing: set[str]) -> bool:
         if item.is_going:
@@ -399,6 +409,7 @@ class _Destroy:
                 grace_seconds=grace if is_pod else None,
             )
         except ApiError as error:
+            self._refusals.pop(item.key, None)
             if error.is_not_found or error.is_conflict:  # gone, or replaced: the next count shows it
                 return
             if item.kind in FOLLOWERS and error.is_final:  # it is removed with its Service
@@ -406,9 +417,11 @@ class _Destroy:
             self._refusals[item.key] = error.reason_left
             # Without the permission to delete, no later round can succeed.
             self._is_refused = self._is_refused or error.is_final
+        else:
+            self._refusals.pop(item.key, None)
 
     async def _force(self) -> None:
-        for pod in (await self._inventory.by_label(("Pod",))).of("Pod"):
+        for pod in (await self._inventory.standing()).of("Pod"):
             self._forced.add(pod.meta.uid)
             await self._request_deletion(pod, 0)
 

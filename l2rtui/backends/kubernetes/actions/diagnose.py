@@ -28,6 +28,7 @@ from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.backends.kubernetes.manifests.gpu_binding import CUDA, NVIDIA, WHOLE_GPU
 from l2rtui.backends.kubernetes.manifests.pod_parts import helper_pod
 from l2rtui.backends.kubernetes.rights import Right, RightRow, RoleScope, needed, role_hint, rows_of
+from l2rtui.backends.kubernetes.state.visibility import gone_namespaces
 from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.preflight import Finding, Severity
 
@@ -88,6 +89,9 @@ async def diagnose(context: ClusterContext) -> tuple[Finding, ...]:
     major, minor = api.server_version
     server = f"Kubernetes {major}.{minor} at {api.server}, context {api.context or 'none'}"
     findings = [Finding(Severity.OK, "server", server)]
+    gone = await gone_namespaces(api)
+    hint = "Choose another namespace with -n, or ask an administrator for this one."
+    findings += [Finding(Severity.REFUSAL, "namespace", sentence.rstrip("."), hint) for sentence in gone]
     findings += await _rights(api, namespace)
     findings.append(await slot_races.protection(context))
     findings += await quota_usage(api, namespace)

@@ -28,7 +28,7 @@ from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.api.resources import KINDS, KindPath
 from l2rtui.backends.kubernetes.api.structs import ObjectList, ObjectMeta, PartialObject, PodStruct
 from l2rtui.backends.kubernetes.context import ClusterContext
-from l2rtui.domain.receipt import Leak
+from l2rtui.domain.receipt import Leak, LeakReport
 from l2rtui.domain.snapshot import RunView
 from runtime.base import bounded_json
 
@@ -117,31 +117,47 @@ class Inventory:
         self._run_id = run_id
         self._gate = asyncio.Semaphore(_AT_ONCE)
         self._paths: dict[str, KindPath] | None = None
+        self._unseen: set[str] = set()
 
     @property
     def selector(self) -> str:
         """Label selector of the run."""
         return f"{labels.RUN_ID}={self._run_id}"
 
-    async def by_label(self, kinds: Iterable[str] = ()) -> OwnedObjects:
+    @property
+    def not_seen(self) -> str:
+        """Kinds that a run may have and the user may not list, as a clause; empty for none."""
+        # Followers go with their Service, which is counted.
+        plurals = sorted(self._unseen - {KINDS[kind].plural for kind in FOLLOWERS})
+        return f"{', '.join(plurals)}, which you may not list" if plurals else ""
+
+    @property
+    def has_released_pods(self) -> bool:
+        """A pod was counted that only a full count finds: someone removed its label."""
+        return any(item.kind == "Pod" and _is_released(item, self._run) for item in self.history.values())
+
+    async def by_label(self) -> OwnedObjects:
         """Count the objects with the run's label; fast, for polling."""
-        return await self._count(kinds, self.selector)
+        return await self._count(self.selector)
 
     async def in_full(self) -> OwnedObjects:
         """Count the objects that have the label, belong to the run by ownership, or were counted before."""
-        return await self._count((), "")
+        return await self._count("")
 
-    async def _count(self, kinds: Iterable[str], selector: str) -> OwnedObjects:
+    async def standing(self) -> OwnedObjects:
+        """Count by label where that finds all pods, otherwise in full."""
+        return await (self.in_full() if self.has_released_pods else self.by_label())
+
+    async def _count(self, selector: str) -> OwnedObjects:
         count = OwnedObjects()
         try:
             paths = await self._served()
         except ApiError as error:
             count.gaps["kinds"] = Gap(f"could not be listed: {error.message}")
             return count
-        kinds_to_list = [kind for kind in paths if not kinds or kind in kinds]
-        answers = await asyncio.gather(*(self._listed(kind, paths[kind], selector) for kind in kinds_to_list))
+        answers = await asyncio.gather(*(self._listed(kind, path, selector) for kind, path in paths.items()))
         items: list[OwnedObject] = []
-        for kind, answer in zip(kinds_to_list, answers, strict=True):
+        for kind, answer in zip(paths, answers, strict=True):
             if isinstance(answer, Gap):
                 count.gaps[kind] = answer
             else:
@@ -176,6 +192,8 @@ class Inventory:
         if item.key in self.history or item.meta.label(labels.RUN_ID) == self._run_id:
             return True
         if any(owner.uid in owners for owner in item.meta.owner_references or ()):
+            return True
+        if _is_released(item, self._run):
             return True
         # By name, unless a label names another run: people can remove labels, but not rename objects.
         names = {known_item.meta.name for known_item in self.history.values() if known_item.kind == item.kind}
@@ -215,6 +233,7 @@ class Inventory:
                     return await self._pages(kind, path, selector)
                 except ApiError as error:
                     if error.is_forbidden and kind in OTHER_KINDS:
+                        self._unseen.add(path.plural)
                         return []
                     if error.is_forbidden and kind == "Secret":
                         return await self._secret()
@@ -254,6 +273,16 @@ class Inventory:
             query = {**base, "continue": page.metadata.continue_}
 
 
+def _is_released(item: OwnedObject, run: str) -> bool:
+    """Return True if someone removed the run's id from an object of l2rtui.
+
+    People do that to set a pod apart from its controller: the pod runs on and holds its GPU.
+    """
+    meta = item.meta
+    is_own = meta.label(labels.APP_MANAGED_BY) == labels.MANAGED_BY
+    return is_own and meta.label(labels.RUN) == run and not meta.label(labels.RUN_ID)
+
+
 def _gap(error: ApiError) -> Gap:
     return Gap(f"could not be counted: {error.reason_left}", error.is_final)
 
@@ -281,8 +310,10 @@ class _Listed(Struct, frozen=True):
         return self.meta.get("labels") or {}
 
 
-async def find_leaks(context: ClusterContext) -> tuple[Leak, ...]:
+async def find_leaks(context: ClusterContext) -> LeakReport:
     """Find leaks in the configured namespaces, or in all that the user may list.
+
+    The report names the kinds that the user may not list.
 
     Raises:
         ApiError: Pods or runs cannot be listed, so that an empty result would mean nothing.
@@ -290,9 +321,11 @@ async def find_leaks(context: ClusterContext) -> tuple[Leak, ...]:
     api, shared = context.api, await context.shared_namespace()
     # Only where runs can be listed: the ledger may read all pods but not list other objects.
     namespaces = await api.visible_namespaces("ConfigMap")
-    objects = [item for namespace in namespaces for item in await _objects(api, namespace)]
+    unseen: dict[str, None] = {}
+    objects = [item for namespace in namespaces for item in await _objects(api, namespace, unseen)]
     # A user with all namespaces has the shared one among them.
-    claims = await _claims(api, namespaces if None in namespaces or not shared else (*namespaces, shared))
+    places = namespaces if None in namespaces or not shared else (*namespaces, shared)
+    claims = [item for place in places for item in await _list(api, "Lease", place, unseen)]
     # After the objects: a run that is launched in between has its ConfigMap in this list.
     runs = [item for namespace in namespaces for item in await _list(api, "ConfigMap", namespace)]
     live = {item.labels.get(labels.RUN_ID, "") for item in runs}
@@ -305,7 +338,8 @@ async def find_leaks(context: ClusterContext) -> tuple[Leak, ...]:
         for (item, reason), there in zip(suspects, exist, strict=True)
         if there
     ]
-    return (*leaks, *_dead_claims(claims, live, namespaces, api.now()))
+    found = (*leaks, *_dead_claims(claims, live, namespaces, api.now()))
+    return LeakReport(found, ", ".join(KINDS[kind].plural for kind in unseen))
 
 
 def _deleted_run(item: _Listed, live: set[str]) -> RunView | None:
@@ -320,13 +354,17 @@ def _deleted_run(item: _Listed, live: set[str]) -> RunView | None:
 def _reason(item: _Listed, live: set[str], uids: set[str]) -> str:
     """Return why an object is a leak; empty if it is not."""
     run_id = item.labels.get(labels.RUN_ID, "")
+    owners = item.meta.get("ownerReferences") or ()
+    controller = next((owner for owner in owners if owner.get("controller")), None)
+    is_going = bool(item.meta.get("deletionTimestamp"))
     if not run_id:
-        return ""
+        if item.kind != "Pod" or controller is not None or is_going or not item.labels.get(labels.RUN):
+            return ""
+        remedy = f"`kubectl -n {item.meta.get('namespace', '')} delete pod {item.meta['name']}` ends it"
+        return f"its label {labels.RUN_ID} was removed, so no controller looks after it: {remedy}"
     if run_id not in live:
-        going = ", and it is being deleted" if item.meta.get("deletionTimestamp") else ""
-        return f"its run is gone{going}"
-    controller = next((owner for owner in item.meta.get("ownerReferences") or () if owner.get("controller")), None)
-    if item.kind == "Pod" and not item.meta.get("deletionTimestamp"):
+        return "its run is gone, and it is being deleted" if is_going else "its run is gone"
+    if item.kind == "Pod" and not is_going:
         if controller is None:
             return "no controller looks after it"
         if controller.get("uid") not in uids:
@@ -352,23 +390,22 @@ def _dead_claims(
                 yield Leak(name, "Lease", str(lease.meta["name"]), reason, run if run_id else None)
 
 
-async def _objects(api: Api, namespace: str | None) -> list[_Listed]:
+async def _objects(api: Api, namespace: str | None, unseen: dict[str, None]) -> list[_Listed]:
     lists = await asyncio.gather(
-        *(_list(api, kind, namespace, is_required=kind == "Pod") for kind in _LEAKING_KINDS)
+        *(_list(api, kind, namespace, unseen if kind != "Pod" else None) for kind in _LEAKING_KINDS)
     )
     return [item for items in lists for item in items]
 
 
-async def _claims(api: Api, namespaces: tuple[str | None, ...]) -> list[_Listed]:
-    return [item for namespace in namespaces for item in await _list(api, "Lease", namespace, is_required=False)]
-
-
-async def _list(api: Api, kind: str, namespace: str | None, *, is_required: bool = True) -> list[_Listed]:
-    """List our objects of one kind; an optional kind that the user may not list counts as empty."""
+async def _list(api: Api, kind: str, namespace: str | None, unseen: dict[str, None] | None = None) -> list[_Listed]:
+    """List our objects of one kind; a kind that the user may not list goes to ``unseen``, and is an error if that
+    is None.
+    """
     try:
         items = await api.list(kind, namespace, labels=labels.MANAGED)
     except ApiError as error:
-        if error.is_forbidden and not is_required:
+        if error.is_forbidden and unseen is not None:
+            unseen[kind] = None
             return []
         raise
     return [_Listed(kind, item["metadata"]) for item in items]

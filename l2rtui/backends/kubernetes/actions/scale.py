@@ -82,11 +82,14 @@ class _Scale:
         items = await self._api.list(kind, self._namespace, labels=selector)
         controllers = [{**item, "kind": kind} for item in items]
         seated = {index for controller in controllers for index, _ in seats_of(controller)}
-        if double := next((pod.name for pod in plan.added if pod.index in seated), ""):
+        # `kubectl scale` leaves the seats of the pods that it has stopped: the plan fills them again.
+        short = (item for item in controllers if render.replicas_of(item) < len(seats_of(item)))
+        vacant = {index for item in short for index, _ in seats_of(item)} & {pod.index for pod in plan.added}
+        if double := next((pod.name for pod in plan.added if pod.index in seated - vacant), ""):
             raise pod_exists(plan.run, plan.set_name, double)
         await self._claim()
-        removed = {index for index in seated if index >= plan.replicas // self._set_spec.workers_in_pod}
-        freed = await self._shrink(controllers, removed, grace_seconds)
+        removed = {index for index in seated if index >= plan.replicas // self._set_spec.workers_in_pod} | vacant
+        freed = await self._shrink(controllers, removed, grace_seconds, plan.added)
         await self._grow(controllers)
         try:
             await slot_races.refuse_lost_slots(self._context, [self._run], self._since, set(plan.overcommitted))
@@ -130,26 +133,36 @@ class _Scale:
 
     # --- fewer ----------------------------------------------------------------------------------------------
     async def _shrink(
-        self, controllers: Sequence[Manifest], removed: set[int], grace_seconds: float | None
+        self,
+        controllers: Sequence[Manifest],
+        removed: set[int],
+        grace_seconds: float | None,
+        coming: Sequence[PodPlan] = (),
     ) -> set[SlotId]:
-        """Remove seats from their controllers; return the slots that become free."""
+        """Remove seats from their controllers, and pods beyond their seats; return the slots that become free.
+
+        Args:
+            coming: Replicas that are added next: their controllers and slots are kept.
+        """
         freed: set[SlotId] = set()
-        if not removed:
+        if not removed and all(render.replicas_of(item) <= len(seats_of(item)) for item in controllers):
             return freed
+        used_again = {_key_of(group) for group in render.groups_of(coming)}
+        taken = {slot for pod in coming for slot in pod.seat.slots}
         # Before the controllers shrink: afterwards they would already have chosen pods themselves.
         leaving = await self._mark_leaving()
         for controller in controllers:
             seats = seats_of(controller)
             remaining = [seat for seat in seats if seat[0] not in removed]
-            if len(remaining) == len(seats):
+            if len(remaining) == len(seats) >= render.replicas_of(controller):
                 continue
             device = _device(controller)
             if device is not None:
                 # An over-committed slot stays claimed for the replica that still uses it.
                 used = {slot for _, slots in remaining for slot in slots}
                 gone = {slot for index, slots in seats if index in removed for slot in slots}
-                freed |= {SlotId(*device, slot) for slot in gone - used}
-            if remaining:
+                freed |= {SlotId(*device, slot) for slot in gone - used} - taken
+            if remaining or _key(controller) in used_again:
                 await self._resize(controller, remaining)
             else:  # its pods are deleted with it
                 meta = controller["metadata"]
@@ -189,12 +202,10 @@ class _Scale:
         """Add replicas to the controllers of their devices, and create missing controllers."""
         by_device: dict[tuple[str, str], Manifest] = {}
         for controller in controllers:
-            own_labels = controller["metadata"].get("labels") or {}
-            by_device[own_labels.get(labels.HOST, ""), own_labels.get(labels.GPU, "")] = controller
+            by_device[_key(controller)] = controller
         missing: list[PodPlan] = []
         for group in render.groups_of(self._run.pods):
-            key = (labels.label_value(group.node), labels.gpus_label(group.gpus))
-            existing = by_device.get(key)
+            existing = by_device.get(_key_of(group))
             if existing is None:
                 missing.extend(group.pods)
                 continue
@@ -239,6 +250,17 @@ class _Scale:
             else:
                 return
         raise BackendError(f"The ConfigMap {name} changes all the time.", "Try again.")
+
+
+def _key(controller: Manifest) -> tuple[str, str]:
+    """Return node and GPUs of a controller, as labels: no two controllers of a set share them."""
+    own_labels = controller["metadata"].get("labels") or {}
+    return own_labels.get(labels.HOST, ""), own_labels.get(labels.GPU, "")
+
+
+def _key_of(group: render.Group) -> tuple[str, str]:
+    """Return the same of a controller that does not exist yet."""
+    return labels.label_value(group.node), labels.gpus_label(group.gpus)
 
 
 def _device(controller: Manifest) -> Device | None:

@@ -43,6 +43,13 @@ _DENIED = re.compile(r'User "[^"]*" cannot ')
 """Beginning of every authorizer's message; admission control refuses with the same status and reason."""
 _NO_RIGHT = "Ask an administrator for this right; `l2rtui check` lists what is missing."
 _NO_ADMISSION = "A policy of the cluster forbids it: change the spec, or ask an administrator."
+_ADMISSION_HINTS: Final = {
+    "because it is being terminated": "Wait until the namespace is gone, or choose another with -n.",
+    "exceeded quota": "Free some of the quota, or ask for a larger one.",
+    "must specify": "A quota of the namespace needs these values: set them under `resources` in the spec.",
+    "usage per ": "A LimitRange of the namespace sets these limits: change `resources` in the spec.",
+}
+"""Next steps for refusals of Kubernetes' own admission plugins, by a phrase of their message."""
 PROXY: Final = "Is there a proxy or a log-in page before the API server?"
 _NO_PATH = "404 page not found"
 """The API server's own text for a path of a group or version that it does not serve."""
@@ -227,7 +234,9 @@ def status_error(
 
 
 def _refusal_hint(detail: str) -> str:
-    return _NO_RIGHT if not detail or _DENIED.search(detail) else _NO_ADMISSION
+    if not detail or _DENIED.search(detail):
+        return _NO_RIGHT
+    return next((hint for phrase, hint in _ADMISSION_HINTS.items() if phrase in detail), _NO_ADMISSION)
 
 
 def _missing_permission(detail: str) -> str:

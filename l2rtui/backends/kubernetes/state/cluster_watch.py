@@ -117,6 +117,8 @@ class ClusterWatch:
                 undecoded += listing.undecoded.values()
             problems += undecoded_problems(scope, listing.undecoded, listing.lost)
         joiner.set_undecoded_pods(undecoded)
+        nodes = [listing for scope, listing in lists.listings.items() if scope.kind == "Node"]
+        joiner.set_nodes_complete(is_complete=any(not (listing.undecoded or listing.lost) for listing in nodes))
         if self._api.has_exporters and (exporters := joiner.exporters()):
             samples = await dcgm.read_samples(self._api, exporters, _SNAPSHOT_SAMPLES_SECONDS)
             # If no exporter has responded, later snapshots of this connection do not wait for them again.
@@ -267,6 +269,12 @@ class ClusterWatch:
         # Until all pods are listed, slots that no pod uses are unknown, not free.
         self._set_visibility(joiner, visibility, is_listed=all(reflector.is_listed for reflector in pods))
         joiner.set_undecoded_pods(undecoded for reflector in pods for undecoded in reflector.undecoded.values())
+        nodes = [reflector for reflector in self._reflectors if reflector.scope.kind == "Node"]
+        # While nodes are not followed, a new one looks like one that is gone.
+        is_complete = bool(nodes) and all(
+            item.is_listed and not (item.error or item.undecoded or item.lost) for item in nodes
+        )
+        joiner.set_nodes_complete(is_complete=is_complete)
         return joiner.changes()
 
     def _problems(self, visibility: Visibility) -> tuple[str, ...]:

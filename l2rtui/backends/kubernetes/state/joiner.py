@@ -117,6 +117,7 @@ class Joiner:
         self._replicas: dict[str, PlannedReplica] = {}
         self._is_use_known = True
         self._is_derived = False
+        self._are_nodes_complete = False
         self._reserved: defaultdict[str, dict[str, str]] = defaultdict(dict)
         self._run_namespaces: frozenset[str] = frozenset()
         self._node_rows: dict[str, Node] = {}
@@ -293,6 +294,14 @@ class Joiner:
             self._dirty_pods.update(by_uid, self._undecoded)
             self._undecoded = by_uid
 
+    def set_nodes_complete(self, *, is_complete: bool) -> None:
+        """Set whether every node is known now, so that a pod's node that is missing no longer exists."""
+        if is_complete != self._are_nodes_complete:
+            self._are_nodes_complete = is_complete
+            for name, pods in self._on_node.items():
+                if name and name not in self._nodes:
+                    self._dirty_pods |= pods
+
     def set_visibility(self, *, run_namespaces: Iterable[str], is_use_known: bool, is_derived: bool) -> None:
         """Set which objects can be listed.
 
@@ -432,7 +441,9 @@ class Joiner:
                 node = self._nodes.get(pod.spec.node_name or "")
                 replica = self._replicas.get(uid)
                 usage = self._usage(pod, devices, replica)
-                row = pod_view(pod, devices, replica, self._events_about(uid), now, node, usage)
+                is_gone = node is None and self._are_nodes_complete and bool(pod.spec.node_name)
+                events = self._events_about(uid)
+                row = pod_view(pod, devices, replica, events, now, node, usage, is_node_gone=is_gone)
                 row = self._as_seen(row)
                 if replica is not None and row.run and self._make_workers(row, pod, made):
                     continue

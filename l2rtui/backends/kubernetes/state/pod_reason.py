@@ -70,21 +70,30 @@ NODE_LOST: Final = "NodeLost"
 
 
 def explain(
-    pod: PodStruct, events: Sequence[EventStruct], now: float, *, node: NodeStruct | None = None
+    pod: PodStruct,
+    events: Sequence[EventStruct],
+    now: float,
+    *,
+    node: NodeStruct | None = None,
+    is_node_gone: bool = False,
 ) -> PodReason:
     """Return the reason and sentence of one pod.
 
     Args:
         events: Events of this pod, in any order.
         now: Seconds since the epoch.
-        node: The pod's node, if it is known.
+        node: The pod's node, if it is known. is_node_gone: It is known that this node no longer exists.
     """
-    reason, message = _explain(pod, events, now, node)
+    trouble = f"its node {node.metadata.name} {text}" if node and (text := node_trouble(node)) else ""
+    if is_node_gone:
+        trouble = f"its node {pod.spec.node_name} was removed from the cluster"
+    reason, message = _explain(pod, events, now, trouble, is_node_gone=is_node_gone)
     return reason, message + _unwritable(pod, message) if "ermission denied" in message else message
 
 
-def _explain(pod: PodStruct, events: Sequence[EventStruct], now: float, node: NodeStruct | None) -> PodReason:
-    trouble = f"its node {node.metadata.name} {text}" if node and (text := node_trouble(node)) else ""
+def _explain(
+    pod: PodStruct, events: Sequence[EventStruct], now: float, trouble: str, *, is_node_gone: bool
+) -> PodReason:
     if pod.status.phase != "Succeeded" and (evicted := _evicted(pod, events)) != NO_REASON:
         return evicted
     if pod.metadata.deletion_timestamp is not None:
@@ -95,7 +104,10 @@ def _explain(pod: PodStruct, events: Sequence[EventStruct], now: float, node: No
     if not pod.spec.node_name:
         return _unplaced(pod, events)
     if trouble:
-        return NODE_LOST, f"{trouble}; whether it runs is unknown. Wait for the node, or kill the pod."
+        remedy = (
+            "Destroy the run, and launch it elsewhere" if is_node_gone else "Wait for the node, or kill the pod"
+        )
+        return NODE_LOST, f"{trouble}; whether the pod runs is unknown. {remedy}."
     inits, statuses = pod.init_statuses, pod.statuses
     for status in (*inits, *statuses) if inits else statuses:
         if (why := _container(pod, status, events)) != NO_REASON:
@@ -194,7 +206,7 @@ def node_trouble(node: NodeStruct) -> str:
     if ready.status == "True":
         return ""
     trouble = "is NotReady" if ready.status == "False" else "does not answer (Ready is Unknown)"
-    return f"{trouble}: {ready.message}" if ready.message else trouble
+    return f"{trouble}: {_short(ready.message)}" if ready.message else trouble
 
 
 def own_finalizers(meta: ObjectMeta) -> tuple[str, ...]:
@@ -271,6 +283,8 @@ def _unschedulable(text: str, host: str) -> str:
     if host and match and not causes:
         return f"no node has the hostname {host} that it is pinned to. Choose another node."
     texts = [_count_away(part) if host else part for part in (causes or parts)]
+    if host and texts == ["were unschedulable"]:
+        return f"{host} is cordoned. Uncordon it, or choose another node."
     hint = next((hint for word, hint in hints.items() if any(word in part.lower() for part in texts)), "")
     where = f"{host} does not take it: " if host else "no node takes it: "
     return f"{where}{_short(', '.join(texts))}." + (f" {hint}" if hint else "")

@@ -30,13 +30,13 @@ from l2rtui.backends.kubernetes.api.structs import (
 )
 from l2rtui.backends.kubernetes.state.gpu_usage import PodGpuUsage, read_gpu_usage
 from l2rtui.backends.kubernetes.state.node_devices import NodeDevices, quantity
-from l2rtui.backends.kubernetes.state.pod_reason import NODE_LOST, explain, explain_controller
+from l2rtui.backends.kubernetes.state.pod_reason import NO_REASON, NODE_LOST, explain, explain_controller
 from l2rtui.domain.history import spec_id
 from l2rtui.domain.kinds import RestartPolicy, Role
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import GpuUse, Node, Taint
-from l2rtui.domain.quantity import whole_number
-from l2rtui.domain.snapshot import LOST, PodView, RunView, SetView
+from l2rtui.domain.quantity import counted, whole_number
+from l2rtui.domain.snapshot import LOST, SCALED, PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.sweeps import Trial
 from runtime.base import bounded_json
@@ -100,6 +100,8 @@ def pod_view(
     now: float,
     node: NodeStruct | None = None,
     usage: PodGpuUsage | None = None,
+    *,
+    is_node_gone: bool = False,
 ) -> PodView:
     """Make the row of a pod.
 
@@ -107,7 +109,7 @@ def pod_view(
         devices: Devices of the node that it is bound or pinned to.
         replica: Its replica in the plan; None for a foreign pod.
         events: Events about this pod, in any order.
-        node: The node that it is bound to, if known.
+        node: The node that it is bound to, if known. is_node_gone: That node no longer exists.
         usage: Its GPU usage, if more is known than the pod itself shows.
     """
     meta, status = pod.metadata, pod.status
@@ -117,7 +119,7 @@ def pod_view(
     ready = pod.condition("Ready")
     last = _last_end(statuses)
     controller = meta.controller
-    reason, message = explain(pod, events, now, node=node)
+    reason, message = explain(pod, events, now, node=node, is_node_gone=is_node_gone)
     return PodView(
         meta.uid,
         meta.name,
@@ -185,7 +187,8 @@ def run_view(
     meta = run.metadata
     text = (run.data or {}).get(labels.SPEC_KEY, "")
     spec = _spec(text)
-    troubles = (_trouble(controller, events) for controller, events in controllers)
+    run_name = meta.label(labels.RUN)
+    troubles = (_trouble(run_name, controller, events) for controller, events in controllers)
     # The first controller with a problem: one sentence fits into the row, and causes are mostly shared.
     reason, message = next((item for item in troubles if item[0]), ("", ""))
     # Those of a run that starts in waves come one after the other, those of a queue when it admits them.
@@ -282,7 +285,7 @@ def _lost_controller(meta: ObjectMeta, spec: _StoredSpec, controllers: Sequence[
     return ""
 
 
-def _trouble(controller: ControllerStruct, events: Sequence[EventStruct]) -> tuple[str, str]:
+def _trouble(run: str, controller: ControllerStruct, events: Sequence[EventStruct]) -> tuple[str, str]:
     """Return why a controller lacks pods; old events do not count once it has them all."""
     given_up = controller.condition("Failed")  # only for a Job: its backoffLimit is used up
     if given_up is not None and given_up.status == "True":
@@ -291,7 +294,20 @@ def _trouble(controller: ControllerStruct, events: Sequence[EventStruct]) -> tup
     desired = spec.replicas if spec.replicas is not None else spec.parallelism
     # A Job counts by active and succeeded pods, the others by replicas.
     existing = status.replicas or (status.active or 0) + (status.succeeded or 0)
-    return explain_controller(controller, events) if existing < (1 if desired is None else desired) else ("", "")
+    desired = 1 if desired is None else desired
+    if existing < desired and (why := explain_controller(controller, events)) != NO_REASON:
+        return why
+    return _scaled_by_hand(run, controller.metadata, desired)
+
+
+def _scaled_by_hand(run: str, meta: ObjectMeta, desired: int) -> tuple[str, str]:
+    """Return what `kubectl scale` or `kubectl edit` left of a controller: it changes only the number of pods."""
+    planned = len(read_planned_replicas(meta))
+    if not planned or desired == planned:
+        return NO_REASON
+    part = meta.label(labels.SET)
+    sentence = f"{meta.name} was set to {desired} of {counted(planned, 'pod')} by none of l2rtui's verbs"
+    return SCALED, f"{sentence}: `l2rtui scale {run}/{part} N` sets the number of pods of the set"
 
 
 def _last_end(statuses: Sequence[ContainerStatus]) -> Terminated | None:

@@ -232,7 +232,7 @@ async def test_leaks_and_events_say_which_context_did_not_answer(composed, serve
     await servers["lab"][1].aclose()
     events = await composed.inspector.events()
     assert [event.object for event in events] == ["Context lab", "Pod prod:p1"]
-    leaks = await composed.leaks()
+    leaks = (await composed.leaks()).leaks
     assert [(leak.kind, leak.name) for leak in leaks] == [("Context", "lab")]
     assert "nothing is known of it" in leaks[0].reason
     servers["prod"][0].put({"kind": "Namespace", "metadata": {"name": "other"}})

@@ -217,9 +217,9 @@ async def test_a_network_that_is_let_go_of_late_is_asked_for_again(backend, fake
 
 async def test_a_container_without_its_run_is_a_leak(backend, fake):
     await launched(backend)
-    assert await backend.leaks() == ()
+    assert (await backend.leaks()).leaks == ()
     fake.networks.clear()
-    assert {(leak.run, leak.name) for leak in await backend.leaks()} == {
+    assert {(leak.run, leak.name) for leak in (await backend.leaks()).leaks} == {
         ("run", name) for name in ("run-learner-0", "run-w-0", "run-w-1")
     }
 

@@ -234,7 +234,7 @@ async def test_it_says_what_it_is(backend):
     with pytest.raises(BackendError, match="no processes"):
         await backend.exec(PodView("u", "p"), ["ls"])
     backend.leaked.append(Leak("r", "Pod", "p", "nobody looks after it"))
-    assert [leak.name for leak in await backend.leaks()] == ["p"]
+    assert [leak.name for leak in (await backend.leaks()).leaks] == ["p"]
     with pytest.raises(NotFoundError):
         await anext(backend.destroy(RunView("u", "r", "r")))
     await backend.close()

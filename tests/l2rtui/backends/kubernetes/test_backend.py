@@ -89,7 +89,7 @@ async def test_a_run_from_its_plan_to_its_receipt(backend, server):
     *_, receipt = [item async for item in backend.destroy(run)]
     assert isinstance(receipt, Receipt)
     assert receipt.left == ()
-    assert await backend.leaks() == ()
+    assert (await backend.leaks()).leaks == ()
     with pytest.raises(NotFoundError, match="There is no run r"):
         await backend.spec("r")
 
@@ -244,6 +244,16 @@ async def test_replicas_that_come_back_take_the_places_of_the_plan(backend, serv
         "n1/1.2",
         "n1/1.3",
     }
+
+
+async def test_a_scale_names_the_pods_that_kubectl_scale_has_added(backend, server):
+    plan = (await prepared(backend, "n1/1.2,n1/1.3")).plan
+    assert all([not done.error async for done in backend.launch(plan)])
+    api = server.api()
+    await api.patch("ReplicaSet", "ml", "r-w", {"spec": {"replicas": 4}})
+    await api.close()
+    plan = await launcher.plan_scale(backend, "r", "w", 2)
+    assert (plan.added, len(set(plan.removed))) == ((), 2)
 
 
 async def test_replicas_that_come_back_take_the_places_that_a_policy_gave_them(backend, server):

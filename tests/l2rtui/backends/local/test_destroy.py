@@ -372,7 +372,7 @@ async def test_what_cannot_be_removed_is_named(lab, monkeypatch):
     assert "Permission denied" in receipt.sentence
     assert lab.processes() == []
     monkeypatch.undo()
-    assert [leak.kind for leak in await lab.backend.leaks()] == []  # it is new: a destroy may be in progress
+    assert (await lab.backend.leaks()).leaks == ()  # it is new: a destroy may be in progress
 
 
 async def test_what_does_not_die_is_named(lab, monkeypatch):
@@ -402,17 +402,17 @@ async def test_a_run_that_is_being_destroyed_takes_no_orders(lab):
 async def test_leaks_are_found_by_the_mark(lab):
     await lab.launch(lab.set("escape", "say", "up", "sleep", "600"))
     await lab.until_line("up")
-    assert await lab.backend.leaks() == ()
+    assert (await lab.backend.leaks()).leaks == ()
     lab.kill_supervisor()
     shutil.rmtree(lab.folder().path)
     (lab.state / "runs" / ".new-broken").mkdir()
     os.utime(lab.state / "runs" / ".new-broken")
-    leaks = await lab.backend.leaks()
+    leaks = (await lab.backend.leaks()).leaks
     assert [(leak.run, leak.kind) for leak in leaks] == [("run", "Process"), ("run", "Process")]
     assert {int(leak.name.split()[0]) for leak in leaks} == {process.pid for process in lab.processes()}
     # A run of that name launched now does not inherit them.
     await lab.launch(lab.set("sleep", "600"))
-    assert len(await lab.backend.leaks()) == 2
+    assert len((await lab.backend.leaks()).leaks) == 2
     assert_left = await lab.destroy()
     assert assert_left.left == ()
     assert len(lab.processes()) == 2

@@ -138,7 +138,7 @@ async def test_a_launch_that_is_cancelled_anywhere_can_be_destroyed(lab, seed):
         items = [item async for item in lab.backend.destroy(view, grace_seconds=1.0)]
         assert items[-1].left == ()
     assert not lab.processes()
-    assert await lab.backend.leaks() == ()
+    assert (await lab.backend.leaks()).leaks == ()
     assert list((lab.state / "runs").iterdir()) == [] if lab.state.exists() else True
 
 
@@ -272,9 +272,9 @@ async def test_the_next_launch_sweeps_what_a_broken_one_left(lab, monkeypatch, t
     (tmp_path / "l2r-3" / "run").symlink_to(lab.state / "runs" / "gone")
     (tmp_path / "l2r-of-another-program").mkdir()
     monkeypatch.setattr("l2rtui.backends.local.preflight._STALE_SECONDS", 0.0)
-    assert {leak.kind for leak in await lab.backend.leaks()} == {"Folder", "Sockets"}
+    assert {leak.kind for leak in (await lab.backend.leaks()).leaks} == {"Folder", "Sockets"}
     await lab.launch(lab.set("sleep", "600"))
-    assert await lab.backend.leaks() == ()
+    assert (await lab.backend.leaks()).leaks == ()
     assert (tmp_path / "l2r-of-another-program").exists()
 
 

@@ -236,7 +236,7 @@ async def test_everything_that_changes_or_looks_further_is_refused(tmp_path):
         with pytest.raises(RefusedError, match="this is a recording"):
             await call
     assert set(await replay.denied()) == {"launch", "kill", "scale", "destroy", "exec", "forward"}
-    assert await replay.leaks() == ()
+    assert (await replay.leaks()).leaks == ()
     assert "of the backend demo" in (await replay.doctor())[0].sentence
     assert replay.acts_on() == "on the recording a.jsonl"
     await replay.close()

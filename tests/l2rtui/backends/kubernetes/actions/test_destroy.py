@@ -127,12 +127,40 @@ async def test_without_the_right_to_delete_the_receipt_says_so_at_once(cluster, 
     assert "lacks the right to delete" in {item.kind: item.reason for item in receipt.left}["ReplicaSet"]
 
 
+async def test_a_deletion_that_is_refused_for_a_time_is_said_meanwhile(cluster, server):
+    await cluster.launch(pins="n1/0.0-1")
+    server.failures.append(Failure("DELETE", "ReplicaSet", 500, "InternalError", times=2))
+    progress, receipt = await destroyed(cluster, server)
+    assert receipt.left == ()
+    assert [item.refusal for item in progress if item.refusal] == [
+        "ReplicaSet r-w: The server did not delete replicasets/r-w in the namespace ml: no."
+    ]
+    assert progress[-1].refusal == ""
+
+
 async def test_a_list_that_fails_is_tried_again_and_is_never_taken_for_an_empty_one(cluster, server, monkeypatch):
     await cluster.launch(pins="n1/0.0-1")
     server.failures.append(Failure("GET", "Pod", 503, "ServiceUnavailable", times=2))
     _, receipt = await destroyed(cluster, server)
     assert receipt.left == ()
     assert server.names("Pod") == []
+
+
+async def test_a_pod_that_somebody_set_apart_from_its_controller_goes_too(cluster, server):
+    await cluster.launch(pins="n1/0.0-1")
+    name = server.names("Pod")[0].removeprefix("Pod/")
+    meta = server.get("Pod", name)["metadata"]
+    del meta["labels"][labels.RUN_ID], meta["ownerReferences"]
+    _, receipt = await destroyed(cluster, server)
+    assert receipt.left == ()
+    assert server.names() == ["Node/n1"]
+
+
+async def test_kinds_that_may_not_be_listed_are_named_in_the_receipt(cluster, server):
+    await cluster.launch(pins="n1/0.0-1")
+    server.denied |= {("list", "networkpolicies"), ("list", "endpoints")}
+    _, receipt = await destroyed(cluster, server)
+    assert (receipt.left, receipt.not_seen) == ((), "networkpolicies, which you may not list")
 
 
 async def test_a_kind_that_cannot_be_listed_is_a_gap_in_the_receipt(cluster, server):

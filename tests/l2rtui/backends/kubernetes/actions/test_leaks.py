@@ -27,7 +27,7 @@ def without_controllers(server):
 
 
 async def reasons(context):
-    return {f"{leak.kind}/{leak.name}": leak.reason for leak in await find_leaks(context)}
+    return {f"{leak.kind}/{leak.name}": leak.reason for leak in (await find_leaks(context)).leaks}
 
 
 async def test_a_whole_run_is_no_leak(cluster, server):
@@ -55,6 +55,14 @@ async def test_pods_without_a_controller_are_leaks_unless_they_are_going(context
         "Pod/bare": "no controller looks after it",
         "Pod/orphan": "its ReplicaSet r-w is gone",
     }
+
+
+async def test_a_pod_without_its_label_of_the_run_is_a_leak(context, server):
+    put(server, "ConfigMap", "l2r-r", "live")
+    own = OURS | {labels.RUN: "r"}
+    server.put({"kind": "Pod", "metadata": {"name": "apart", "labels": own}, "spec": {}})
+    reason = (await reasons(context))["Pod/apart"]
+    assert reason.startswith("its label l2rtui.io/run-id was removed, so no controller looks after it: `kubectl -n")
 
 
 async def test_what_carries_no_mark_of_a_run_is_left_alone(context, server):
@@ -86,12 +94,12 @@ async def test_a_destroy_of_the_run_of_each_leak_removes_it_and_proves_that(cont
     leases = SlotLeases(context.api, "ml")
     await leases.claim(slots_by_device({Claimant("r", "gone", "ml"): [SlotId("n1", 0, 0)]}), seconds=-1.0)
     await leases.claim(slots_by_device({Claimant("q", "old", "ml"): [SlotId("n1", 0, 1)]}), seconds=-1.0)
-    runs = {leak.of.uid: leak.of for leak in await find_leaks(context) if leak.of}
+    runs = {leak.of.uid: leak.of for leak in (await find_leaks(context)).leaks if leak.of}
     assert {uid: (run.name, run.namespace) for uid, run in runs.items()} == {
         "gone": ("r", "ml"),
         "old": ("q", "ml"),
     }
-    assert [leak.of.owner for leak in await find_leaks(context) if leak.kind == "Service"] == ["anna"]
+    assert [leak.of.owner for leak in (await find_leaks(context)).leaks if leak.kind == "Service"] == ["anna"]
     receipts = []
     for run in runs.values():
         receipts += [item async for item in destroy(context, run, grace_seconds=1) if isinstance(item, Receipt)]
@@ -103,6 +111,7 @@ async def test_kinds_that_may_not_be_listed_are_left_out_but_pods_are_needed(con
     server.denied |= {("list", "secrets"), ("list", "leases")}
     put(server, "Service", "s", "gone")
     assert set(await reasons(context)) == {"Service/s"}
+    assert (await find_leaks(context)).not_seen == "secrets, leases"
     server.denied.add(("list", "pods"))
     with pytest.raises(ApiError, match="lacks the right to list pods"):
         await find_leaks(context)

@@ -159,6 +159,35 @@ async def test_a_volume_claim_must_be_there_and_fit(cluster, server, modes, phas
     assert bool(sentence) == bool(results)
 
 
+@pytest.mark.parametrize(
+    ("storage", "sentence"),
+    [
+        (None, "its StorageClass fast does not exist: pods wait until it is given a volume"),
+        ({"provisioner": "csi.example"}, "it is Pending: pods wait until it gets a volume"),
+        ({"provisioner": "csi.example", "volumeBindingMode": "WaitForFirstConsumer"}, ""),
+        (
+            {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"},
+            "pods wait unless a free volume of the class fast is on their node",
+        ),
+    ],
+)
+async def test_a_claim_without_a_volume_says_when_it_gets_one(cluster, server, storage, sentence):
+    spec = {"accessModes": ["ReadWriteMany"], "storageClassName": "fast"}
+    server.put(
+        {
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "data"},
+            "spec": spec,
+            "status": {"phase": "Pending"},
+        }
+    )
+    if storage:
+        server.put({"kind": "StorageClass", "metadata": {"name": "fast"}, **storage})
+    plan = with_pods(await cluster.plan(pins="n1/0.0-1"), mounts=(Mount("/data", claim="data"),))
+    assert (await problems(cluster, plan)).get("claim data", "").startswith(sentence)
+    assert bool(sentence) == ("claim data" in await problems(cluster, plan))
+
+
 async def test_a_claim_for_one_node_is_refused_on_two(cluster, server):
     second = {**server.get("Node", "n1", ""), "metadata": {"name": "n2", "labels": {labels.GPUS: "2"}}}
     server.put({**second, "kind": "Node"})
@@ -263,6 +292,15 @@ async def test_a_diagnosis_names_rights_claims_and_the_binding(server):
     assert results["rights"].sentence == "in ml you may not create jobs"
     assert "you may not use Leases in ml" in results["claims"].sentence
     assert "not probed" in results["binding env"].sentence
+
+
+async def test_a_diagnosis_names_a_namespace_that_is_being_deleted(server):
+    server.put({"kind": "Namespace", "metadata": {"name": "ml"}, "status": {"phase": "Terminating"}})
+    api = server.api()
+    results = {item.subject: item for item in await diagnose(ClusterContext(api, Settings()))}
+    await api.close()
+    assert results["namespace"].sentence == "The namespace ml is being deleted, with all that is in it"
+    assert results["namespace"].severity is Severity.REFUSAL
 
 
 async def test_a_diagnosis_shows_what_is_used_of_each_quota(server):

@@ -126,6 +126,36 @@ async def test_a_scale_to_none_that_may_not_delete_its_controller_is_refused_and
     assert decode_spec(await read_run(cluster.context.api, "ml", "r")).set_named("w").replicas == 2
 
 
+@pytest.mark.parametrize(("by_hand", "missing"), [(0, (0, 1)), (1, (1,))])
+async def test_pods_that_kubectl_scale_has_stopped_come_back(cluster, server, by_hand, missing):
+    await cluster.launch(pins="n1/0.0-1")
+    await cluster.context.api.patch("ReplicaSet", "ml", "r-w", {"spec": {"replicas": by_hand}})
+    run = await cluster.run()
+    assert run.reason == "Scaled"
+    assert run.message == (
+        f"r-w was set to {by_hand} of 2 pods by none of l2rtui's verbs: "
+        "`l2rtui scale r/w N` sets the number of pods of the set"
+    )
+    plan = await cluster.plan("r", 2, "n1/0.2-3")
+    pods = [pod for pod in plan.runs[0].pods if pod.index in missing]
+    await scale(cluster.context, ScalePlan("r", "w", 2, tuple(pods), ()))
+    controller = server.get("ReplicaSet", "r-w")
+    seats = json.loads(controller["metadata"]["annotations"][labels.SEATS])
+    assert seats == [[index, [2 + index if index in missing else index]] for index in (0, 1)]
+    assert (controller["spec"]["replicas"], len(server.names("Pod"))) == (2, 2)
+    assert claimed(server) == [f"l2r-claim-n1-0.{slots[0]}" for _, slots in seats]
+    assert (await cluster.run()).reason == ""
+
+
+async def test_pods_that_kubectl_scale_has_added_are_stopped(cluster, server):
+    await cluster.launch(pins="n1/0.0-1")
+    await cluster.context.api.patch("ReplicaSet", "ml", "r-w", {"spec": {"replicas": 4}})
+    assert "r-w was set to 4 of 2 pods" in (await cluster.run()).message
+    await scale(cluster.context, ScalePlan("r", "w", 2, (), ()))
+    assert server.get("ReplicaSet", "r-w")["spec"]["replicas"] == 2
+    assert len(server.names("Pod")) == 2
+
+
 async def test_a_run_or_a_set_that_is_not_there_is_named(cluster, server):
     with pytest.raises(NotFoundError, match="There is no run r"):
         await scale(cluster.context, ScalePlan("r", "w", 1, (), ()))

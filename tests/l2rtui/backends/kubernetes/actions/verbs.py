@@ -88,8 +88,10 @@ class FullServer(JobSetServer):
         self.hooks.append(self._run_pods)
         self.put(NODE)
         self.put(EXPORTER, "gpu-operator")
-        for kind, name in (("LocalQueue", "team"), ("ServiceAccount", "robot"), ("PersistentVolumeClaim", "data")):
+        for kind, name in (("LocalQueue", "team"), ("ServiceAccount", "robot")):
             self.put({"kind": kind, "metadata": {"name": name}})
+        claim = {"metadata": {"name": "data"}, "spec": {"storageClassName": "fast"}}
+        self.put({"kind": "PersistentVolumeClaim", **claim})
         self.put({"kind": "Secret", "metadata": {"name": "pull"}})
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -309,7 +311,7 @@ async def leaks(program: Program) -> None:
         await program.launch()
         run = await program.run()
         program.server.forget("ConfigMap", "l2r-r")
-    leaks = await program.backend.leaks()
+    leaks = (await program.backend.leaks()).leaks
     assert {leak.run for leak in leaks} == {run.name}
 
 

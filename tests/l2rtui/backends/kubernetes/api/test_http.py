@@ -197,7 +197,13 @@ async def test_a_proxys_page_says_nothing_about_objects_and_permissions(status):
     [
         ('pods is forbidden: User "a" cannot list resource "pods" in API group "" in the namespace "b"', "right"),
         ('forbidden: User "system:anonymous" cannot get path "/api"', "right"),
-        ('pods "p" is forbidden: failed quota: q3: must specify requests.cpu', "policy"),
+        ('pods "p" is forbidden: failed quota: q3: must specify requests.cpu', "`resources` in the spec"),
+        ('pods "p" is forbidden: exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1', "larger"),
+        ('pods "p" is forbidden: maximum cpu usage per Container is 4, but limit is 8', "A LimitRange"),
+        (
+            'pods "p" is forbidden: unable to create new content in namespace lab because it is being terminated',
+            "another with -n",
+        ),
         ('pods "p" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot != true', "policy"),
         ('admission webhook "validation.gatekeeper.sh" denied the request: you must have a team label', "policy"),
     ],

@@ -311,6 +311,19 @@ def test_pods_of_a_node_that_does_not_answer_are_unknown(world):
     assert rows["a"].slots, "it may still use its slot"
 
 
+def test_pods_of_a_node_that_was_removed_are_unknown_once_all_nodes_are_known(world):
+    world.put(pod("a", 1))
+    world.join.put_node(node(), None)
+    assert world.look()["a"].phase is Phase.RUNNING, "it may be a node that is not listed yet"
+    world.join.set_nodes_complete(is_complete=True)
+    row = world.look()["a"]
+    assert (row.phase, row.ready, row.reason) == (Phase.UNKNOWN, False, "NodeLost")
+    assert "n was removed from the cluster" in row.message
+    assert world.snapshot.ledger.problems == ("a names the node n, which is not in the cluster",)
+    world.join.put_node(None, node())
+    assert world.look()["a"].phase is Phase.RUNNING
+
+
 def test_rows_that_cannot_be_seen_any_more_are_of_then(world):
     world.put(pod("a", 1), pod("b", 2, phase="Succeeded"))
     world.join.set_unseen({None: Unseen(NOW - 60, "the login is refused")}, {})

@@ -66,6 +66,12 @@ def test_a_pinned_pod_is_asked_about_its_own_node_alone():
     assert sentence.startswith("phortx1 does not take it: Insufficient cpu. Wait until")
 
 
+def test_a_pinned_pod_says_that_its_node_is_cordoned():
+    text = "0/4 nodes are available: 1 node(s) were unschedulable, 3 node(s) didn't match Pod's node affinity."
+    _, sentence = explain(unscheduled(text, **PINNED), (), NOW)
+    assert sentence == "phortx1 is cordoned. Uncordon it, or choose another node."
+
+
 def test_a_node_that_is_not_there_is_named():
     text = "0/4 nodes are available: 4 node(s) didn't match Pod's node affinity."
     _, sentence = explain(unscheduled(text, **PINNED), (), NOW)
@@ -191,7 +197,7 @@ def test_a_lost_node_is_told_whatever_the_pod_says():
     running = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
     reason, sentence = explain(pod(running), (), NOW, node=lost_node())
     assert reason == "NodeLost"
-    assert "phortx1 does not answer" in sentence
+    assert "phortx1 does not answer (Ready is Unknown): Kubelet stopped posting node status; whether" in sentence
 
 
 def test_a_stuck_deletion_names_what_holds_it():
