@@ -47,34 +47,6 @@ from l2rtui.errors import BackendError, L2RError, NotFoundError, RefusedError, U
 from l2rtui.services.history import journal
 from runtime.base.processes import exponential_delay
 
-
-async def registry_login(cloud: Cloud) -> tuple[str, str]:
-    """Return user and password for the account's registry; CloudError without permission or credentials."""
-    answer = await cloud.call("ecr", "get_authorization_token")
-    granted = answer.get("authorizationData") or [{}]
-    user, colon, secret = base64.b64decode(granted[0].get("authorizationToken") or "").decode().partition(":")
-    if not colon:
-        raise BackendError("Amazon's registry gave no login.", "Try again.")
-    return user, secret
-
-
-async def ensure_repository(cloud: Cloud, name: str) -> bool:
-    """Create a repository unless it exists; return whether it was created."""
-    if await cloud.find("ecr", "describe_repositories", repositoryNames=[name]) is not None:
-        return False
-    request: dict[str, Any] = {
-        "repositoryName": name,
-        "imageScanningConfiguration": {"scanOnPush": True},
-        "tags": [{"Key": "l2rtui/managed", "Value": "true"}],
-    }
-    try:
-        await cloud.call("ecr", "create_repository", **request)
-    except CloudError as error:
-        if "AlreadyExists" not in error.code:  # someone else created it first, which is fine
-            raise
-    return True
-
-
 _log = logging.getLogger(__name__)
 
 BASE_NAME = "l2rtui-base"
@@ -351,7 +323,7 @@ async def push(
         return
 
 
-# --- registries -----------------------------------------------------------------------------------------------
+# --- registries ------------------------------------------------------------------------------------------------
 
 
 async def login_for(registry: str) -> Login | None:
@@ -435,3 +407,31 @@ async def pinned(name: str) -> str:
         other = "add --no-pin: nodes then use the tag when they pull."
         hint = f"{error.hint} Or {other}" if error.hint else other.capitalize()
         raise BackendError(error.message, hint) from error
+
+
+# --- Amazon's registry: logins (12 hours), repositories, which must exist before the first push ----------------
+async def registry_login(cloud: Cloud) -> tuple[str, str]:
+    """Return user and password for the account's registry; CloudError without permission or credentials."""
+    answer = await cloud.call("ecr", "get_authorization_token")
+    granted = answer.get("authorizationData") or [{}]
+    user, colon, secret = base64.b64decode(granted[0].get("authorizationToken") or "").decode().partition(":")
+    if not colon:
+        raise BackendError("Amazon's registry gave no login.", "Try again.")
+    return user, secret
+
+
+async def ensure_repository(cloud: Cloud, name: str) -> bool:
+    """Create a repository unless it exists; return whether it was created."""
+    if await cloud.find("ecr", "describe_repositories", repositoryNames=[name]) is not None:
+        return False
+    request: dict[str, Any] = {
+        "repositoryName": name,
+        "imageScanningConfiguration": {"scanOnPush": True},
+        "tags": [{"Key": "l2rtui/managed", "Value": "true"}],
+    }
+    try:
+        await cloud.call("ecr", "create_repository", **request)
+    except CloudError as error:
+        if "AlreadyExists" not in error.code:  # someone else created it first, which is fine
+            raise
+    return True

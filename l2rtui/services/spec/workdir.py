@@ -27,9 +27,10 @@ from l2rtui.domain.quantity import counted, format_bytes
 from l2rtui.domain.workload import Workdir
 from l2rtui.errors import SpecError
 
-FILES: Final = (".gitignore", ".l2rignore")
+# --- ignore rules ----------------------------------------------------------------------------------------------
+RULE_FILES: Final = (".gitignore", ".l2rignore")
 """Names of the files with rules; a rule of a later file wins."""
-_MAX_BYTES: Final = 262_144
+_MAX_RULE_BYTES: Final = 262_144
 _PARTS: Final = re.compile(
     r"\\(?P<literal>.)|\[(?P<group>[!^]?\]?[^\]]*)\]|(?P<star>\*+|\?)|(?P<other>.)", re.DOTALL
 )
@@ -68,7 +69,7 @@ def is_ignored(rules: Iterable[Rule], path: str, *, is_folder: bool) -> bool:
 
 def rules_in(folder: Path, base: str = "", *, is_above: bool = False) -> tuple[Rule, ...]:
     """Return the rules of the ignore files in a folder; base and is_above as in ``Rule``. Raises OSError."""
-    names = FILES[:1] if is_above else FILES
+    names = RULE_FILES[:1] if is_above else RULE_FILES
     lines = (line for name in names for line in _lines(folder / name))
     return tuple(rule for line in lines if (rule := _rule(line, base, is_above=is_above)) is not None)
 
@@ -87,7 +88,7 @@ def rules_above(folder: Path) -> tuple[Rule, ...]:
 def _lines(path: Path) -> Iterator[str]:
     if path.is_file():
         with path.open("rb") as file:
-            yield from file.read(_MAX_BYTES).decode("utf-8", "surrogateescape").splitlines()
+            yield from file.read(_MAX_RULE_BYTES).decode("utf-8", "surrogateescape").splitlines()
 
 
 def _rule(line: str, base: str, *, is_above: bool) -> Rule | None:
@@ -133,6 +134,7 @@ def _of_part(glob: str) -> str:
     return "".join(parts)
 
 
+# --- files and their archive -----------------------------------------------------------------------------------
 MAX_BYTES: Final = 64 << 20
 """Limit of the files together: what is larger is data, which belongs in a volume."""
 MAX_FILES: Final = 10_000
