@@ -59,6 +59,8 @@ _FOR_A_SHELL = re.compile(r"[\s=~$;|&<>]|^(cd|source|export|ulimit|eval|alias|\.
 _NO_SHELL_HINT = (
     "No shell reads a command: write its words, [python, train.py], or [sh, -c, 'cd /data && ./run.sh']."
 )
+_INPUTS = ("dataset", "resume_from", "init_policy")
+"""Training settings that name a folder or file, which a learner reads at its start."""
 _FIRST_LINE_BYTES = 256
 """As many as the kernel reads."""
 _CONFIG_SECONDS = 60.0
@@ -292,7 +294,19 @@ def _script_problem(path: Path) -> str:
 
 def _settings(spec: RunSpec, path: str, cwd: str) -> tuple[Finding, ...]:
     """Return what is wrong with the training settings; the runtime itself tries those that keep all rules."""
-    return settings_findings(spec) or (_tried_settings(spec, path, cwd),)
+    return (*(settings_findings(spec) or (_tried_settings(spec, path, cwd),)), *_missing_inputs(spec, cwd))
+
+
+def _missing_inputs(spec: RunSpec, cwd: str) -> Iterator[Finding]:
+    """Yield warnings about missing files that the learner reads; another run may still write them."""
+    settings = train_settings(spec) or {}
+    for name in _INPUTS:
+        value = settings.get(name)
+        if not isinstance(value, str) or not value or "://" in value or Path(cwd, value).exists():
+            continue
+        hint = "Write a path from /: nothing replaces ~ here." if value.startswith("~") else ""
+        sentence = f"train.{name} of {spec.name}: {value} does not exist on this machine, so its learner will fail"
+        yield Finding(Severity.WARNING, "train", sentence, hint)
 
 
 def _tried_settings(spec: RunSpec, path: str, cwd: str) -> Finding:

@@ -163,9 +163,9 @@ def hint_for(word: str) -> str:
     every = [*(command.name for command in COMMANDS), *ALIASES]
     looking = [name for name in every if ALIASES.get(name, name) not in changing]
     slips = [name for name in get_close_matches(word, every, n=2, cutoff=0.8) if name[0] == word[:1]]
-    meant = [name for name in looking if word.casefold() in SYNONYMS.get(name, "").split()]
+    by_synonym = [name for name in looking if word.casefold() in SYNONYMS.get(name, "").split()]
     names = dict.fromkeys(
-        ALIASES.get(name, name) for name in slips or meant or get_close_matches(word, looking, n=2)
+        ALIASES.get(name, name) for name in slips or by_synonym or get_close_matches(word, looking, n=2)
     )
     return f"Did you mean {' or '.join(names)}?" if names else "`:?` lists them."
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import random
 import sys
@@ -18,7 +19,7 @@ from l2rtui.config import Settings
 from l2rtui.domain.containers import Mount, PodSettings
 from l2rtui.domain.plan import LaunchPlan
 from l2rtui.domain.preflight import Severity
-from l2rtui.domain.workload import RestartPolicy
+from l2rtui.domain.workload import RestartPolicy, Role
 from l2rtui.errors import BackendError, RefusedError
 from runtime.base.installation import install_hint
 
@@ -226,6 +227,23 @@ async def test_an_environment_that_takes_long_is_a_warning_that_names_the_run(la
     finding = {checked.subject: checked for checked in await lab.backend.check(plan)}["train"]
     assert finding.severity == "warning"
     assert "train of run: its environment has not made a step within 0.01 s" in finding.sentence
+
+
+async def test_a_folder_that_the_learner_would_read_in_vain_is_a_warning(lab, tmp_path):
+    plan = await lab.plan(lab.set(command=("l2r-runtime", "learner"), role=Role.LEARNER, slots=0))
+    run = plan.runs[0]
+
+    async def warnings(**train: str) -> list[str]:
+        spec = replace(run.spec, train=json.dumps({"environment": "CartPole-v1", "algorithm": "ppo", **train}))
+        findings = await lab.backend.check(LaunchPlan((replace(run, spec=spec),)))
+        return [f"{item.sentence} {item.hint}" for item in findings if "does not exist" in item.sentence]
+
+    (warning,) = await warnings(resume_from="/no/such/folder")
+    assert warning.startswith("train.resume_from of run: /no/such/folder does not exist on this machine")
+    (warning,) = await warnings(init_policy="~/no-such-folder")
+    assert "nothing replaces ~ here" in warning
+    assert await warnings(resume_from=str(tmp_path)) == []
+    assert await warnings(resume_from="s3://bucket/run") == []
 
 
 async def test_an_environment_does_not_read_what_is_piped_to_the_command(lab, monkeypatch, tmp_path):
