@@ -302,8 +302,8 @@ def _scaled_by_hand(run: str, meta: ObjectMeta, desired: int) -> tuple[str, str]
     if not planned or desired == planned:
         return NO_REASON
     part = meta.label(labels.SET)
-    sentence = f"{meta.name} was set to {desired} of {counted(planned, 'pod')} by none of l2rtui's verbs"
-    return SCALED, f"{sentence}: `l2rtui scale {run}/{part} N` sets the number of pods of the set"
+    sentence = f"another program changed its set {part} to {desired} of {counted(planned, 'pod')}"
+    return SCALED, f"{sentence}: `l2rtui scale {run}/{part} N` sets the number"
 
 
 def _last_end(statuses: Sequence[ContainerStatus]) -> Terminated | None:
