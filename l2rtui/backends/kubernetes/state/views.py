@@ -66,6 +66,7 @@ def node_view(
     if not is_ready:
         messages.insert(0, (ready.message or ready.reason or "") if ready else "it has not reported yet")
     messages += filter(None, (resource.health for resource in devices.resources))
+    messages += [f"{gpu.label} is not healthy" for gpu in devices.gpus if not gpu.is_healthy]
     usage = metrics.usage if metrics is not None else None
     return Node(
         meta.name,
