@@ -389,7 +389,7 @@ def _flag(slots: dict[SlotId, Slot], uids: Collection[str]) -> None:
 def _empty(node: Node, gpu: Gpu) -> list[Slot]:
     """Slots of a device before any use is entered."""
     state = SlotState.FREE if node.is_use_known else SlotState.UNKNOWN
-    if not (node.ready and node.is_schedulable):
+    if not (node.ready and node.is_schedulable and gpu.is_healthy):
         state = SlotState.OFF
     slots = [Slot(slot_id, state, is_cpu=gpu.is_cpu, resource=gpu.resource) for slot_id in gpu.slot_ids()]
     for item in node.reservations:

@@ -80,6 +80,7 @@ class Gpu(Struct, frozen=True):
         resource: Extended resource through which its plugin hands it out, such as ``amd.com/gpu``; empty for NVIDIA
             GPUs. If it is set, the index is assigned by this program, as the driver's index is not visible.
         numa: NUMA node of the host that it is attached to; None if unknown.
+        is_healthy: False if the program that hands it out reports a fault: it gets no new workers.
     """
 
     node: str
@@ -91,6 +92,7 @@ class Gpu(Struct, frozen=True):
     is_cpu: bool = False
     resource: str = ""
     numa: int | None = None
+    is_healthy: bool = True
 
     def slot_ids(self) -> tuple[SlotId, ...]:
         """All slots of this device, lowest first."""

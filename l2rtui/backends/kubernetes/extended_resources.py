@@ -7,7 +7,7 @@ plugin: each is a device with one slot, and the plugin chooses which one a pod g
 Sources: NVIDIA/k8s-device-plugin (``nvidia.com/gpu``, ``.shared``, MIG strategy ``mixed``, ``rename``), the
 national research platform's table of GPUs, ROCm/k8s-device-plugin, intel/intel-device-plugins-for-kubernetes
 (``i915`` and ``xe`` are the two kernel drivers), Project-HAMi/HAMi, volcano-sh/devices,
-AliyunContainerService/gpushare-scheduler-extender, tkestack/gpu-manager,
+AliyunContainerService/gpushare-scheduler-extender, aws-neuron/aws-neuron-sdk, tkestack/gpu-manager,
 NVIDIA/kubevirt-gpu-device-plugin.
 """
 
@@ -22,9 +22,12 @@ from typing import Final
 WHOLE: Final = "nvidia.com/gpu"
 SHARED: Final = "nvidia.com/gpu.shared"
 MIG: Final = "nvidia.com/mig-"
+NEURON: Final = "aws.amazon.com/neuron"
+NEURON_OTHERS: Final = ("aws.amazon.com/neuroncore", "aws.amazon.com/neurondevice")
+"""Other names under which Amazon's plugin hands out the same devices: by core, and whole."""
 _OTHER: Final = (
     r"(?i)amd\.com/(gpu|[a-z]+_nps\d)|gpu\.intel\.com/(i915|xe)|nvidia\.com/mig-[0-9a-z.+-]+|habana\.ai/gaudi"
-    r"|google\.com/tpu|aws\.amazon\.com/neuron|huawei\.com/ascend[-0-9a-z]*|cambricon\.com/mlu[-.0-9a-z]*"
+    r"|google\.com/tpu|aws\.amazon\.com/neuron(core|device)?|huawei\.com/ascend[-0-9a-z]*|cambricon\.com/mlu[-.0-9a-z]*"
     r"|hygon\.com/dcu(num)?|(metax-tech|mthreads|iluvatar)\.(com|ai)/v?gpu|kunlunxin\.com/xpu"
 )
 _SHARES: Final = (

@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.structs import Container, EnvVar, PodStruct, Quantities
-from l2rtui.backends.kubernetes.extended_resources import MIG, WHOLE, Unit, is_device, unit_of
+from l2rtui.backends.kubernetes.extended_resources import MIG, NEURON, WHOLE, Unit, is_device, unit_of
 from l2rtui.backends.kubernetes.state.node_devices import NodeDevices, quantity
 from l2rtui.domain.kinds import Binding
 from l2rtui.domain.ledger import DeviceUsage
@@ -555,9 +555,14 @@ def _plugin_usage(requests: Mapping[str, int], devices: NodeDevices) -> tuple[De
         for name in requests
         if name in devices.plugin_only or (unit_of(name) is Unit.PLUGIN and not name.startswith(MIG))
     ]
-    return tuple(
-        DeviceUsage(None, None, requests[name], name) for name in sorted(own, key=lambda name: name.startswith(MIG))
-    )
+    usages = []
+    for name in sorted(own, key=lambda name: name.startswith(MIG)):
+        units = devices.units_per_device.get(name)
+        if units is None:
+            usages.append(DeviceUsage(None, None, requests[name], name))
+        elif NEURON not in requests:  # it would be the same devices again
+            usages.append(DeviceUsage(None, None, -(-requests[name] // units), NEURON))
+    return tuple(usages)
 
 
 def _count_of(name: str, container: Container) -> int:

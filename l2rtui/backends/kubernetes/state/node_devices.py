@@ -20,7 +20,16 @@ from msgspec import Struct, field
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.structs import NodeStruct, ObjectMeta, Quantities
-from l2rtui.backends.kubernetes.extended_resources import MIG, SHARED, WHOLE, Unit, plugin_only, unit_of
+from l2rtui.backends.kubernetes.extended_resources import (
+    MIG,
+    NEURON,
+    NEURON_OTHERS,
+    SHARED,
+    WHOLE,
+    Unit,
+    plugin_only,
+    unit_of,
+)
 from l2rtui.config import Settings
 from l2rtui.domain.node import CPU, Gpu, Resource
 from l2rtui.domain.quantity import parse_quantity, whole_number
@@ -57,6 +66,7 @@ class NodeDevices(Struct, frozen=True):
         uuids: UUID → index, as far as known.
         counts_shares: ``nvidia.com/gpu`` counts time-sliced shares of GPUs here.
         resources: Extended resources that plugins of the node hand out.
+        units_per_device: Resources that count devices of another resource once more, with the units of one device.
     """
 
     node: str
@@ -65,6 +75,7 @@ class NodeDevices(Struct, frozen=True):
     counts_shares: bool = False
     cpu: Gpu | None = None
     resources: tuple[Resource, ...] = ()
+    units_per_device: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def has_gpus(self) -> bool:
@@ -123,7 +134,8 @@ def read_devices(node: NodeStruct, rule: SlotRule) -> NodeDevices:
     if not count:
         if not others:
             return NodeDevices(name, (cpu,), resources=resources)
-        return NodeDevices(name, others, cpu=cpu if cores else None, resources=resources)
+        units = _units_per_device(capacity)
+        return NodeDevices(name, others, cpu=cpu if cores else None, resources=resources, units_per_device=units)
     # GPU feature discovery appends -SHARED to the product of a time-sliced GPU.
     renamed = [item.name for item in resources if item.capacity and not item.device and item.name != WHOLE]
     model = renamed[0].rpartition("/")[2] if len(renamed) == 1 and not renamed[0].startswith(SHARED) else ""
@@ -139,12 +151,22 @@ def read_devices(node: NodeStruct, rule: SlotRule) -> NodeDevices:
     by_index = {gpu.index: gpu for gpu in named}
     unnamed = _NamedGpu("", 0)
     gpus = tuple(
-        Gpu(name, index, gpu.uuid, product or model, memory, min(slots, _MOST_SLOTS), numa=gpu.numa)
+        Gpu(
+            name,
+            index,
+            gpu.uuid,
+            product or model,
+            memory,
+            min(slots, _MOST_SLOTS),
+            numa=gpu.numa,
+            is_healthy=gpu.is_healthy,
+        )
         for index in range(count)
         for gpu in (by_index.get(index, unnamed),)
     )
     # No cores to count: a node that has just joined, whose kubelet has not reported yet.
-    return NodeDevices(name, (*gpus, *others), uuids, is_sliced, cpu if cores else None, resources)
+    units = _units_per_device(capacity)
+    return NodeDevices(name, (*gpus, *others), uuids, is_sliced, cpu if cores else None, resources, units)
 
 
 def quantity(quantities: Quantities | None, name: str) -> float:
@@ -175,15 +197,23 @@ def _resources(
     Args:
         count: Number of GPUs that variables can name.
     """
+    same_devices = _units_per_device(capacity)
     for name in sorted({*(capacity or ()), *(allocatable or ())}):
         unit = unit_of(name)
-        if unit in (Unit.NONE, Unit.PART):
+        if unit in (Unit.NONE, Unit.PART) or name in same_devices:
             continue
         # Shares of an unknown number of GPUs are devices of their own.
         is_own = unit is Unit.PLUGIN or not count
         numbers = int(quantity(capacity, name)), int(quantity(allocatable, name))
         is_share = not is_own and (unit is Unit.SHARE or (name == WHOLE and is_sliced))
         yield Resource(name, *numbers, name if is_own or has_slices else "", is_share)
+
+
+def _units_per_device(capacity: Quantities | None) -> dict[str, int]:
+    """Return resources that count devices of another resource once more, with the units of one device."""
+    devices = int(quantity(capacity, NEURON))
+    units = {name: int(quantity(capacity, name)) for name in NEURON_OTHERS}
+    return {name: max(1, number // devices) for name, number in units.items() if devices and number}
 
 
 def _plugin_devices(node: str, meta: ObjectMeta, resources: tuple[Resource, ...], first: int) -> Iterator[Gpu]:
@@ -225,11 +255,12 @@ def _first(meta: ObjectMeta, names: Iterable[str]) -> str:
 
 
 class _NamedGpu(Struct, frozen=True):
-    """UUID, index and NUMA node of a GPU, as an annotation of its node says them."""
+    """UUID, index, NUMA node and health of a GPU, as an annotation of its node says them."""
 
     uuid: str
     index: int
     numa: int | None = None
+    is_healthy: bool = True
 
 
 def _named_gpus(meta: ObjectMeta) -> Iterator[_NamedGpu]:
@@ -247,13 +278,15 @@ def _named_gpus(meta: ObjectMeta) -> Iterator[_NamedGpu]:
             if isinstance(device, dict) and isinstance(device.get("id"), str):
                 index, numa = device.get("index"), device.get("numa")
                 index = index if isinstance(index, int) else position
-                yield _NamedGpu(device["id"], index, numa if type(numa) is int else None)
+                is_healthy = device.get("health") is not False
+                yield _NamedGpu(device["id"], index, numa if type(numa) is int else None, is_healthy)
         return
     # Before HAMi 2.5: UUID,shares,memory,cores,type,numa,healthy:UUID,…
     parts = [part.split(",") for part in text.split(":")]
     parts = [part for part in parts if _UUID.fullmatch(part[0])]
     for position, part in enumerate(parts):
-        yield _NamedGpu(part[0], position, whole_number(part[5]) if len(part) > 5 else None)
+        numa = whole_number(part[5]) if len(part) > 5 else None
+        yield _NamedGpu(part[0], position, numa, part[6:7] != ["false"])
 
 
 def _number(text: str, otherwise: int) -> int:

@@ -67,6 +67,7 @@ def node_view(
     if not is_ready:
         messages.insert(0, (ready.message or ready.reason or "") if ready else "it has not reported yet")
     messages += filter(None, (resource.health for resource in devices.resources))
+    messages += [f"{gpu.label} is not healthy" for gpu in devices.gpus if not gpu.is_healthy]
     usage = metrics.usage if metrics is not None else None
     return Node(
         meta.name,
@@ -306,8 +307,8 @@ def _scaled_by_hand(run: str, meta: ObjectMeta, desired: int) -> tuple[str, str]
     if not planned or desired == planned:
         return NO_REASON
     part = meta.label(labels.SET)
-    sentence = f"{meta.name} was set to {desired} of {counted(planned, 'pod')} by none of l2rtui's verbs"
-    return SCALED, f"{sentence}: `l2rtui scale {run}/{part} N` sets the number of pods of the set"
+    sentence = f"another program changed its set {part} to {desired} of {counted(planned, 'pod')}"
+    return SCALED, f"{sentence}: `l2rtui scale {run}/{part} N` sets the number"
 
 
 def _last_end(statuses: Sequence[ContainerStatus]) -> Terminated | None:

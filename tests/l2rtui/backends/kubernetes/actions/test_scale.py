@@ -133,8 +133,7 @@ async def test_pods_that_kubectl_scale_has_stopped_come_back(cluster, server, by
     run = await cluster.run()
     assert run.reason == "Scaled"
     assert run.message == (
-        f"r-w was set to {by_hand} of 2 pods by none of l2rtui's verbs: "
-        "`l2rtui scale r/w N` sets the number of pods of the set"
+        f"another program changed its set w to {by_hand} of 2 pods: `l2rtui scale r/w N` sets the number"
     )
     plan = await cluster.plan("r", 2, "n1/0.2-3")
     pods = [pod for pod in plan.runs[0].pods if pod.index in missing]
@@ -150,7 +149,7 @@ async def test_pods_that_kubectl_scale_has_stopped_come_back(cluster, server, by
 async def test_pods_that_kubectl_scale_has_added_are_stopped(cluster, server):
     await cluster.launch(pins="n1/0.0-1")
     await cluster.context.api.patch("ReplicaSet", "ml", "r-w", {"spec": {"replicas": 4}})
-    assert "r-w was set to 4 of 2 pods" in (await cluster.run()).message
+    assert "changed its set w to 4 of 2 pods" in (await cluster.run()).message
     await scale(cluster.context, ScalePlan("r", "w", 2, (), ()))
     assert server.get("ReplicaSet", "r-w")["spec"]["replicas"] == 2
     assert len(server.names("Pod")) == 2

@@ -10,8 +10,8 @@ from l2rtui.backends.kubernetes.api.structs import NodeStruct, PodStruct
 from l2rtui.backends.kubernetes.extended_resources import Unit, unit_of
 from l2rtui.backends.kubernetes.state.gpu_usage import read_gpu_usage
 from l2rtui.backends.kubernetes.state.node_devices import NodeDevices, SlotRule, read_devices
-from l2rtui.domain.ledger import DeviceUsage
-from l2rtui.domain.node import Gpu
+from l2rtui.domain.ledger import DeviceUsage, SlotState, build_ledger
+from l2rtui.domain.node import Gpu, Node
 
 UUIDS = {f"GPU-0000000{index}-aaaa": index for index in range(8)}
 EIGHT = NodeDevices("n", tuple(Gpu("n", index, slots=4) for index in range(8)), UUIDS)
@@ -331,6 +331,45 @@ def test_mig_profiles_and_other_makers_follow_the_gpus():
     ]
     assert (devices.slots_per_gpu, len(devices.nvidia)) == (4, 1)
     assert devices.cpu is not None
+
+
+NEURONS = {"aws.amazon.com/neuron": "4", "aws.amazon.com/neuroncore": "8", "aws.amazon.com/neurondevice": "4"}
+
+
+@pytest.mark.parametrize(
+    ("limits", "devices"),
+    [
+        ({"aws.amazon.com/neuron": "2"}, 2),
+        ({"aws.amazon.com/neuroncore": "3"}, 2),
+        ({"aws.amazon.com/neurondevice": "3"}, 3),
+        ({"aws.amazon.com/neuron": "1", "aws.amazon.com/neuroncore": "2"}, 1),
+    ],
+)
+def test_names_of_the_same_devices_are_counted_once(limits, devices):
+    four = read_devices(node(NEURONS), RULE)
+    assert [gpu.resource for gpu in four.gpus] == ["aws.amazon.com/neuron"] * 4
+    assert [item.name for item in four.resources] == ["aws.amazon.com/neuron"]
+    assert claims(container(limits=limits), on=four) == (DeviceUsage(None, None, devices, "aws.amazon.com/neuron"),)
+
+
+def test_a_node_with_cores_alone_has_them_as_devices():
+    cores = read_devices(node({"aws.amazon.com/neuroncore": "2"}), RULE)
+    assert [gpu.resource for gpu in cores.gpus] == ["aws.amazon.com/neuroncore"] * 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[{"id":"GPU-0000000a-1","index":0,"health":true},{"id":"GPU-0000000b-2","index":1,"health":false}]',
+        "GPU-0000000a-1,10,32768,100,V100,0,true:GPU-0000000b-2,10,32768,100,V100,0,false:",
+    ],
+)
+def test_a_gpu_that_hami_finds_unhealthy_gets_nothing(text):
+    devices = read_devices(node({"nvidia.com/gpu": "2"}, None, {labels.HAMI_NODE: text}), RULE)
+    assert [gpu.is_healthy for gpu in devices.gpus] == [True, False]
+    sick = Node("n", devices.gpus)
+    states = {slot.id.gpu: slot.state for slot in build_ledger([sick], []).slots.values()}
+    assert states == {0: SlotState.FREE, 1: SlotState.OFF}
 
 
 def test_a_request_of_a_plugin_counts_its_own_devices():
