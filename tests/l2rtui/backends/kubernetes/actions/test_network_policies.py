@@ -73,7 +73,7 @@ async def test_the_receipt_counts_the_policy_and_the_leak_check_knows_it(context
     assert server.names("NetworkPolicy") == []
     policy = network_policy(plan.runs[0], "ml")
     server.put(policy)
-    assert [(leak.kind, leak.name) for leak in await owned_objects.find_leaks(context)] == [
+    assert [(leak.kind, leak.name) for leak in (await owned_objects.find_leaks(context)).leaks] == [
         ("NetworkPolicy", "l2r-r")
     ]
 
