@@ -380,7 +380,7 @@ class L2RApp(KeyQueueApp):
     def notify_terminal(self, sentence: str) -> None:
         """Ring the bell and show a desktop notification, as for a failed run, since the window may be hidden.
 
-        ``ui.state.run_notifications`` makes the sentences. OSC 9 is iTerm2's escape sequence for notifications;
+        ``ui.state.notices`` makes the sentences. OSC 9 is iTerm2's escape sequence for notifications;
         other terminals have adopted it.
         """
         self.background.say(sentence)

@@ -9,8 +9,8 @@ backwards: both are ends that the car has earned, with the fine. It is *truncate
 ``laps`` laps where that is set, or when it gained less than ``STUCK`` metres in ``STUCK_SECONDS``: a car that
 stands still could yet drive on, so its value is estimated, not set to zero.
 
-The rules are written once, for NumPy (``racing``: workers, evaluators, simulators) and for the arrays of a device
-(``device_racing``). How episodes begin again differs: by rows there, by masks here.
+The rules are written once, for NumPy (``RacingVectorEnv``: workers, evaluators, simulators) and for the arrays of a
+device (``DeviceRacing``). How episodes begin again differs: by rows there, by masks here.
 
 The picture of the road is wide where it looks far, as a camera's is: rows lie at distances that grow by the same
 factor, so that the near edge is seen to half a metre and the bend after next is in the picture as well. Road is
