@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 
 from hypothesis import HealthCheck, settings
 
@@ -21,6 +22,16 @@ settings.register_profile("quick", _PATIENT, derandomize=True, max_examples=25)
 settings.register_profile("ci", _PATIENT, derandomize=True, max_examples=100)
 settings.register_profile("nightly", _PATIENT, max_examples=1000)
 settings.load_profile("quick")
+
+# Runs of tests stay out of the history of the person who runs them, whose settings stay out of the tests.
+_home = tempfile.TemporaryDirectory(prefix="l2r-tests-")
+for name in ("STATE", "CONFIG"):
+    os.environ[f"XDG_{name}_HOME"] = f"{_home.name}/{name.lower()}"
+
+
+def pytest_unconfigure() -> None:
+    _home.cleanup()
+
 
 # `launch --wait` looks for ten seconds whether pods stay ready; what it does then is tested where it is tested.
 os.environ.setdefault("L2RTUI_READY_SECONDS", "0.5")
