@@ -464,6 +464,10 @@ def find_verb(word: str, others: Sequence[str] = ()) -> Verb:
         looking = [name for name in VERBS if name not in CHANGING]
         near = [name for name in VERBS if name in looking or name[0] == word[:1]]
         slips = [name for name in near if len(word) > 3 and is_typo(word, name)]
+        if word.lower() in VERBS:
+            raise UsageError(f"There is no verb {word!r}.", f"Write `l2rtui {word.lower()}`.")
+        if word.endswith((".yaml", ".yml", ".json", ".py", ".sh")):
+            raise UsageError(f"There is no verb {word!r}.", f"Write `l2rtui launch -f {word}`.")
         hint = (
             advice(word, others) or nearest(word, slips or looking, most=2) or f"The verbs are {', '.join(VERBS)}."
         )

@@ -17,6 +17,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from runtime.base.contract import SET_BY_LAUNCHERS
+
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 _NAME = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
 MAX_BYTES = 512 << 10  # Kubernetes allows 1 MiB an object, and base64 adds a third
@@ -51,6 +53,8 @@ class Secret:
         for key, value in self.values:
             if self.kind is SecretKind.VARIABLES and not re.fullmatch(_VARIABLE, key):
                 return f"{key!r} is not a variable name"
+            if key in SET_BY_LAUNCHERS:
+                return f"l2rtui sets {key} itself in every process; rename the variable"
             if not value:
                 return f"{key} is empty"
             if "\0" in value:

@@ -92,6 +92,16 @@ ENV_NODE_DIR: Final = "L2R_NODE_DIR"
 starts, for state that outlives a round. In the next round the newest state of all nodes is used.
 """
 
+ENV_LOCAL_RUN: Final = "L2R_LOCAL_RUN"
+"""Folder of the run, in every process of a run on a machine without containers."""
+SET_BY_LAUNCHERS: Final = frozenset(
+    {
+        *(ENV_RUN, ENV_RUN_ID, ENV_POD, ENV_POD_ID, ENV_ROLE, ENV_SET, ENV_INDEX, ENV_SEED, ENV_ENDPOINT),
+        *(ENV_TOKEN_FILE, ENV_DIR, ENV_CONFIG, ENV_CPUS, ENV_JOINERS, ENV_LIMITS, ENV_ALERTS, ENV_LOCAL_RUN),
+    }
+)
+"""Variables that launchers set last: a value of a spec or a secret would have no effect."""
+
 # --- several workers in one pod (`l2r-runtime supervise`) -------------------------------------------------
 WORKER_NAME: Final = "{}.{}"
 """Name, or id, of a worker of a pod: the pod's name or id, and the worker's number from 0."""

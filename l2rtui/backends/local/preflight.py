@@ -11,9 +11,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import Final
 
 from l2rtui.backends.common import workdirs
 from l2rtui.backends.common.train_settings import HINT, settings_findings, train_settings
@@ -59,8 +60,9 @@ _FOR_A_SHELL = re.compile(r"[\s=~$;|&<>]|^(cd|source|export|ulimit|eval|alias|\.
 _NO_SHELL_HINT = (
     "No shell reads a command: write its words, [python, train.py], or [sh, -c, 'cd /data && ./run.sh']."
 )
-_INPUTS = ("dataset", "resume_from", "init_policy")
+_INPUTS: Final = ("dataset", "resume_from", "init_policy")
 """Training settings that name a folder or file, which a learner reads at its start."""
+_INTERPRETER: Final = re.compile(r"python[\d.]*|sh|bash|torchrun")
 _FIRST_LINE_BYTES = 256
 """As many as the kernel reads."""
 _CONFIG_SECONDS = 60.0
@@ -145,11 +147,22 @@ def _runnable(plan: LaunchPlan, folder: Path) -> Iterator[Finding]:
             for name in executables_of(pod.set_spec.command):
                 commands.setdefault(name, place)
     yield from (_command(name, *place) for name, place in commands.items())
+    yield from _scripts(plan, cwd_of)
     # Seeds of an experiment have the same settings; each trial of a sweep has its own, and each check is a process.
     trained = {run.spec.train: run.spec for run in reversed(plan.runs) if train_settings(run.spec) is not None}
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         for checked in pool.map(lambda spec: _settings(spec, path, cwd_of(spec)), trained.values()):
             yield from checked
+
+
+def _scripts(plan: LaunchPlan, cwd_of: Callable[[RunSpec], str]) -> Iterator[Finding]:
+    """Yield warnings about scripts that commands run and that are missing; setup or a step may still make them."""
+    for spec, part in [(run.spec, part) for run in plan.runs for part in run.spec.sets]:
+        folder = cwd_of(spec)
+        if script := _missing_script(part.command, folder):
+            place = f"in {folder}, where it starts" if spec.workdir is None else "among the files of workdir"
+            sentence = f"its command runs {script}, which is not {place}"
+            yield Finding(Severity.WARNING, f"{spec.name}/{part.name}", sentence)
 
 
 def _unsupported(root: StateFolder, plan: LaunchPlan) -> Iterator[Finding]:
@@ -290,6 +303,18 @@ def _script_problem(path: Path) -> str:
         return ""
     ends = ", as its lines end like those of Windows" if interpreter.endswith("\r") else ""
     return f"its interpreter {interpreter!r} is not there{ends}"
+
+
+def _missing_script(command: Sequence[str], cwd: str) -> str:
+    """Return the script that a command passes to an interpreter and that is not there; empty without one."""
+    while command and command[0] == RUNTIME_COMMAND and "--" in command:  # it runs the words after -- later
+        command = command[command.index("--") + 1 :]
+    if len(command) < 2 or not _INTERPRETER.fullmatch(PurePath(command[0]).name):
+        return ""
+    script = command[1]
+    # Other first arguments are options, or words of another meaning.
+    is_script = not script.startswith("-") and PurePath(script).suffix in (".py", ".sh")
+    return script if is_script and not Path(cwd, script).is_file() else ""
 
 
 def _settings(spec: RunSpec, path: str, cwd: str) -> tuple[Finding, ...]:

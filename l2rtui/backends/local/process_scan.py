@@ -17,11 +17,11 @@ from pathlib import Path
 from msgspec import Struct
 
 from l2rtui.backends.local.state_files import ProcessIdentity
-from runtime.base.contract import ENV_POD, ENV_POD_ID, ENV_RUN, ENV_RUN_ID
+from runtime.base.contract import ENV_LOCAL_RUN, ENV_POD, ENV_POD_ID, ENV_RUN, ENV_RUN_ID
 from runtime.base.processes import signal_process_group
 
 IS_LINUX = sys.platform == "linux"
-ENV_FOLDER = "L2R_LOCAL_RUN"
+ENV_FOLDER = ENV_LOCAL_RUN
 """Tag with the folder of the run, in the environment of every process of this backend, including supervisors."""
 _NO_MEMORY = 0x00200000 | 0x4
 """PF_KTHREAD and PF_EXITING of include/linux/sched.h: the process has no environment and will not get one."""

@@ -119,7 +119,8 @@ _RESULTS = View(
         Column("RUN", "run"),
         Column("SIZE", lambda document: format_bytes(document["size_bytes"]), is_number=True),
         Column("AGE", lambda document: format_age(document["age_seconds"]), is_number=True),
-        Column("STATE", "state"),
+        # The run is there, and may have ended.
+        Column("STATE", "state", text=lambda state: "not destroyed" if state == "running" else str(state)),
         Column("USED BY", lambda document: ",".join(document["used_by"]), is_wide=True),
         Column("PATH", "path", is_wide=True),
     ),

@@ -22,26 +22,15 @@ from runtime.base.contract import RENDEZVOUS_PORT
 
 RENDEZVOUS_SET = "rdzv"
 SERVERS_SET, WORKERS_SET = "ps", "worker"
-_SET_BY_LAUNCHERS = {
+_FIELDS_OF_VARIABLES = {
     contract.ENV_RUN: "name",
-    contract.ENV_RUN_ID: "",
-    contract.ENV_POD: "",
-    contract.ENV_POD_ID: "",
-    contract.ENV_ROLE: "",
-    contract.ENV_SET: "",
-    contract.ENV_INDEX: "",
     contract.ENV_SEED: "seed",
-    contract.ENV_ENDPOINT: "",
-    contract.ENV_TOKEN_FILE: "",
-    contract.ENV_DIR: "",
     contract.ENV_CONFIG: "train",
     contract.ENV_CPUS: "resources.cpu",
-    contract.ENV_JOINERS: "",
     contract.ENV_LIMITS: "limits",
     contract.ENV_ALERTS: "alerts",
-    "L2R_LOCAL_RUN": "",
 }
-"""Variables whose value in a spec would have no effect, with the field that decides each; empty without one."""
+"""Field that decides the value of a variable that launchers set."""
 _HERE = Path()
 _Number = TypeVar("_Number", int, float)
 
@@ -323,7 +312,8 @@ def variables(env: Mapping[str, str | float | bool]) -> tuple[tuple[str, str], .
             raise ValueError(
                 f"env: no process can have the variable {key!r}: a name without =, and no NUL character"
             )
-        if (field := _SET_BY_LAUNCHERS.get(key)) is not None:
+        if key in contract.SET_BY_LAUNCHERS:
+            field = _FIELDS_OF_VARIABLES.get(key)
             advice = f"set the field {field} instead" if field else "rename your variable"
             raise ValueError(f"env: l2rtui sets {key} itself in every process: {advice}")
     # YAML reads ``DEBUG: true`` as a boolean, whose Python text ``True`` few programs expect.

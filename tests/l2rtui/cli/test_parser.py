@@ -40,6 +40,8 @@ def test_the_verb_is_found_among_the_options(words, verb, rest):
     [
         (["slts"], "There is no verb 'slts'. Did you mean slots"),
         (["destory", "x"], "There is no verb 'destory'. Did you mean destroy"),
+        (["Launch"], "There is no verb 'Launch'. Write `l2rtui launch`."),
+        (["a.yaml"], "There is no verb 'a.yaml'. Write `l2rtui launch -f a.yaml`."),
         (["qqq"], "There is no verb 'qqq'. The verbs are nodes, slots,"),
         (["get"], "There is no verb 'get'. Write `l2rtui pods`, `nodes`"),
         (

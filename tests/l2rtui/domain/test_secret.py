@@ -58,6 +58,7 @@ def test_values_are_hidden_by_their_names():
         (Secret("Bad Name", SecretKind.VARIABLES, (("A", "x"),)), "is not a name"),
         (Secret("good", SecretKind.VARIABLES, ()), "would hold nothing"),
         (Secret("good", SecretKind.VARIABLES, (("1A", "x"),)), "is not a variable name"),
+        (Secret("good", SecretKind.VARIABLES, (("L2R_RUN", "x"),)), "l2rtui sets L2R_RUN itself"),
         (Secret("good", SecretKind.VARIABLES, (("A", ""),)), "A is empty"),
         (Secret("good", SecretKind.VARIABLES, (("A", "hid\0den"),)), "no variable can hold"),
         (Secret("good", SecretKind.VARIABLES, (("A", "y" * (1 << 20)),)), "larger than 512 KiB"),

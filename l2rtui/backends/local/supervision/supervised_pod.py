@@ -133,6 +133,10 @@ _IN_WORDS: Final = (
         DeathCause("FileLimit", "the limit of open files is reached (`ulimit -n`)"),
     ),
     (re.compile(r"No space left on device|Disk quota exceeded"), DeathCause("NoSpace", "its disk is full")),
+    (
+        re.compile(r"EOFError: EOF when reading a line|_curses\.error: (cbreak|nocbreak|setupterm)"),
+        DeathCause("NoInput", "it asks for input, and no terminal belongs to a process of a run"),
+    ),
 )
 
 

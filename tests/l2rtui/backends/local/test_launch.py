@@ -229,6 +229,21 @@ async def test_an_environment_that_takes_long_is_a_warning_that_names_the_run(la
     assert "train of run: its environment has not made a step within 0.01 s" in finding.sentence
 
 
+async def test_a_script_that_is_not_there_is_a_warning(lab, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+
+    async def warnings(*command: str) -> list[str]:
+        findings = await lab.backend.check(await lab.plan(lab.set(command=command, slots=0)))
+        return [item.sentence for item in findings if "its command runs" in item.sentence]
+
+    where = f"which is not in {tmp_path}, where it starts"
+    assert await warnings("python", "trian.py", "--lr", "1") == [f"its command runs trian.py, {where}"]
+    assert await warnings("l2r-runtime", "elastic", "--", "python3", "x.py") == [f"its command runs x.py, {where}"]
+    for command in (("python", "train.py"), ("python", "-m", "x"), ("sh", "-c", "x.sh"), ("echo", "x.py")):
+        assert await warnings(*command) == []
+
+
 async def test_a_folder_that_the_learner_would_read_in_vain_is_a_warning(lab, tmp_path):
     plan = await lab.plan(lab.set(command=("l2r-runtime", "learner"), role=Role.LEARNER, slots=0))
     run = plan.runs[0]

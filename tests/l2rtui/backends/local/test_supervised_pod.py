@@ -269,6 +269,8 @@ def test_the_last_words_of_a_process_stay_while_the_next_one_runs(world):
         ("bash: fork: retry: Resource temporarily unavailable", "ThreadLimit"),
         ("BlockingIOError: [Errno 11] Resource temporarily unavailable", ""),
         ("OSError: [Errno 24] Too many open files: 'x'", "FileLimit"),
+        ("EOFError: EOF when reading a line", "NoInput"),
+        ("_curses.error: nocbreak() returned ERR", "NoInput"),
         ("OSError: [Errno 28] No space left on device", "NoSpace"),
     ],
 )
