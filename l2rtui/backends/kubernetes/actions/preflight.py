@@ -329,8 +329,10 @@ async def _dry_run_object(api: Api, manifest: Manifest, snapshot: ClusterSnapsho
                     manifest["kind"], manifest["metadata"].get("namespace") or api.namespace, name
                 )
             return [_name_taken(manifest["kind"], name, existing or {})]
-        if error.is_not_found and manifest["kind"] in scheduling.GANG_KINDS and "page not found" in error.detail:
-            return []  # the cluster does not serve this kind, which check_queues() reports
+        if error.is_not_found and manifest["kind"] in scheduling.GANG_KINDS:
+            group, _, version = str(manifest["apiVersion"]).rpartition("/")
+            if version not in await api.group_versions(group):
+                return []  # the cluster does not serve this kind, which check_queues() reports
         # A webhook that does not support dry runs reports that; it says nothing about the object.
         if "dry run" in error.detail or error.is_unreachable or error.status >= 500:
             return [Finding(Severity.WARNING, subject, f"{manifest['kind']}s could not be tried: {error.detail}")]
