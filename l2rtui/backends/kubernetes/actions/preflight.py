@@ -30,7 +30,7 @@ from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.quantity import counted
 from l2rtui.domain.sidecar import sidecar_of, socket_problem
 from l2rtui.domain.snapshot import ClusterSnapshot
-from l2rtui.domain.workload import Queue, QueueSystem, SetSpec
+from l2rtui.domain.workload import Queue, QueueSystem, SetSpec, name_problem
 from l2rtui.errors import RefusedError
 
 _AT_ONCE: Final = 8
@@ -132,6 +132,9 @@ async def check_plan(context: ClusterContext, plan: LaunchPlan) -> tuple[Finding
     except RefusedError as error:
         return (*findings, Finding(Severity.REFUSAL, "binding", error.message.rstrip("."), error.hint))
     objects = [manifest for manifests in rendered for manifest in manifests]
+    # A name that the rules of every backend refuse: the server would say the same of every object.
+    if any(name_problem(run.spec.name) for run in plan.runs):
+        return tuple(findings)
     sent = [
         manifest
         for run, manifests in zip(plan.runs, rendered, strict=True)
@@ -228,6 +231,12 @@ def _nodes(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
                     reported.add(sentence)
                     yield Finding(Severity.REFUSAL, node.name, sentence, hint)
     names = sorted({pod.node for run in plan.runs for pod in run.pods if pod.node})
+    nodes = [node for name in names if (node := snapshot.nodes.get(name)) is not None]
+    kinds = sorted({dict(node.labels).get(labels.ARCHITECTURE, "") for node in nodes} - {""})
+    if len(kinds) > 1:
+        sentence = f"the pods go to nodes of {' and '.join(kinds)}: the image must have a build for each"
+        hint = "`docker manifest inspect IMAGE` lists its builds; --on chooses nodes."
+        yield Finding(Severity.WARNING, "architecture", sentence, hint)
     if names and not reported:
         yield Finding(Severity.OK, "nodes", f"{', '.join(names)}: ready, and open to these pods")
 
