@@ -338,8 +338,8 @@ async def find_leaks(context: ClusterContext) -> LeakReport:
         for (item, reason), there in zip(suspects, exist, strict=True)
         if there
     ]
-    found = (*leaks, *_dead_claims(claims, live, namespaces, api.now()))
-    return LeakReport(found, ", ".join(KINDS[kind].plural for kind in unseen))
+    every = (*leaks, *_dead_claims(claims, live, namespaces, api.now()))
+    return LeakReport(every, ", ".join(KINDS[kind].plural for kind in unseen))
 
 
 def _deleted_run(item: _Listed, live: set[str]) -> RunView | None:
