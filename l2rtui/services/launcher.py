@@ -277,7 +277,7 @@ async def wait_running(
         late = next((pod for pod in pods if not pod.ready and pod.phase is not Phase.SUCCEEDED), None)
         what = "they have only just started" if pods else "no pod has appeared"
         if late is not None:
-            what = f"{late.name} {late.status.sentence}"
+            what = f"{late.name} {late.status.sentence}".rstrip(".")
         sentence = f"Not every worker runs after {timeout_seconds:g} s: {what}."
         raise LaunchError(sentence, _next_step(late, runs)) from None
     return snapshot
@@ -314,7 +314,8 @@ def _all_run(snapshot: ClusterSnapshot, runs: Sequence[str]) -> bool:
         run, pods = snapshot.run_named(name), snapshot.pods_of(name)
         for pod in pods:
             if pod.status.level is Level.BAD:
-                raise LaunchError(f"{pod.name} {pod.status.sentence}.", _next_step(pod, runs))
+                sentence = f"{pod.name} {pod.status.sentence}".rstrip(".")
+                raise LaunchError(f"{sentence}.", _next_step(pod, runs))
         required = sum(worker_set.replicas for worker_set in run.sets) if run else 1
         if sum(pod.ready or pod.phase is Phase.SUCCEEDED for pod in pods) < required:
             return False

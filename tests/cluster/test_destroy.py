@@ -162,15 +162,15 @@ async def test_leaks_tell_what_a_lost_run_left_and_nothing_else(api, namespace):
     alive, lost = Run(namespace, "alive"), Run(namespace, "lost")
     await alive.create(api)
     await lost.create(api)
-    assert await owned_objects.find_leaks(ClusterContext(api)) == ()
+    assert (await owned_objects.find_leaks(ClusterContext(api))).leaks == ()
     await api.delete("ConfigMap", namespace, labels.run_object("lost"), propagation="Orphan")
     await until(lambda: gone(api, namespace, "lost"), "the ConfigMap stays")
-    found = await owned_objects.find_leaks(ClusterContext(api))
+    found = (await owned_objects.find_leaks(ClusterContext(api))).leaks
     assert {one.run for one in found} == {"lost"}
     assert {"Pod", "ReplicaSet", "Job", "Service", "Secret"} <= {one.kind for one in found}
     for run in (lost, alive):
         assert (await receipt_of(api, run))[1].left == ()
-    assert await owned_objects.find_leaks(ClusterContext(api)) == ()
+    assert (await owned_objects.find_leaks(ClusterContext(api))).leaks == ()
 
 
 async def test_no_receipt_lies_under_injected_faults(kubeconfig):

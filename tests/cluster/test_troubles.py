@@ -169,6 +169,25 @@ async def test_a_controller_that_somebody_deleted_is_said_and_a_wait_ends(cli, r
     assert slots == {ON}, "it comes back where the plan had it"
 
 
+async def test_a_set_that_kubectl_scaled_is_said_and_scale_puts_it_right(cli, run, kubeconfig, namespace):
+    async with screen_of(kubeconfig, namespace) as screen:
+        for replicas in ("0", "4"):
+            kubectl("-n", namespace, "scale", "rs", "pair-w", f"--replicas={replicas}")
+            await screen.within("scaled", lambda: screen.row.status.word == "Scaled")
+            assert f"changed its set w to {replicas} of 2 pods" in screen.row.status.sentence
+            await asyncio.to_thread(cli.run, "scale", "pair/w", "2", "--yes")
+            await screen.within("right", lambda: screen.row.status.sentence == "2/2 running")
+    assert len(kubectl_json("-n", namespace, "get", "pods")["items"]) == 2
+
+
+async def test_a_pod_that_somebody_set_apart_is_a_leak_and_goes_with_its_run(cli, run, namespace):
+    name = kubectl_json("-n", namespace, "get", "pods")["items"][0]["metadata"]["name"]
+    kubectl("-n", namespace, "label", "pod", name, "l2rtui.io/run-id-")
+    assert name in cli.run("leaks", code=4)
+    cli.run("destroy", "pair", "--yes")
+    assert kubectl_json("-n", namespace, "get", "pods")["items"] == []
+
+
 async def test_a_run_whose_config_map_was_deleted_leaves_a_notice_and_an_entry(cli, run, kubeconfig, namespace):
     async with screen_of(kubeconfig, namespace) as screen:
         kubectl("-n", namespace, "delete", "cm", "l2r-pair")

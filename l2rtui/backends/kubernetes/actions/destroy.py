@@ -207,7 +207,7 @@ async def destroy(
         NotFoundError: No object of this run exists.
         ApiError: The server does not respond.
     """
-    namespaces = await context.lease_namespaces_of(run.namespace or context.namespace)
+    namespaces = await _lease_namespaces(context, run.namespace or context.namespace)
     leases = [SlotLeases(context.api, namespace) for namespace in namespaces]
     work = _Destroy(context, run, leases, grace_seconds, overtime_seconds, purge=purge, force=force)
     began = time.monotonic()
@@ -219,6 +219,19 @@ async def destroy(
                 yield progress
     left = await work.left()
     yield Receipt(run.name, work.objects, left, time.monotonic() - began, work.kept, not_seen=work.not_seen)
+
+
+async def _lease_namespaces(context: ClusterContext, namespace: str) -> tuple[str, ...]:
+    """Return the namespaces that may have claims of a run; a server that fails for a moment is asked again."""
+    pauses = RetryPauses(_FIRST_PAUSE_SECONDS)
+    for left in reversed(range(_TRIES)):
+        try:
+            return await context.lease_namespaces_of(namespace)
+        except ApiError as error:
+            if left == 0 or error.is_final:
+                raise
+            await pauses.wait()
+    raise AssertionError  # pragma: no cover  (the last round returns or raises)
 
 
 class _Destroy:

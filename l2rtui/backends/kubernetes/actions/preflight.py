@@ -30,7 +30,7 @@ from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.quantity import counted
 from l2rtui.domain.sidecar import sidecar_of, socket_problem
 from l2rtui.domain.snapshot import ClusterSnapshot
-from l2rtui.domain.workload import Queue, QueueSystem, SetSpec
+from l2rtui.domain.workload import Queue, QueueSystem, SetSpec, name_problem
 from l2rtui.errors import RefusedError
 
 _AT_ONCE: Final = 8
@@ -132,6 +132,9 @@ async def check_plan(context: ClusterContext, plan: LaunchPlan) -> tuple[Finding
     except RefusedError as error:
         return (*findings, Finding(Severity.REFUSAL, "binding", error.message.rstrip("."), error.hint))
     objects = [manifest for manifests in rendered for manifest in manifests]
+    # A name that the rules of every backend refuse: the server would say the same of every object.
+    if any(name_problem(run.spec.name) for run in plan.runs):
+        return tuple(findings)
     sent = [
         manifest
         for run, manifests in zip(plan.runs, rendered, strict=True)
@@ -228,6 +231,12 @@ def _nodes(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
                     reported.add(sentence)
                     yield Finding(Severity.REFUSAL, node.name, sentence, hint)
     names = sorted({pod.node for run in plan.runs for pod in run.pods if pod.node})
+    nodes = [node for name in names if (node := snapshot.nodes.get(name)) is not None]
+    kinds = sorted({dict(node.labels).get(labels.ARCHITECTURE, "") for node in nodes} - {""})
+    if len(kinds) > 1:
+        sentence = f"the pods go to nodes of {' and '.join(kinds)}: the image must have a build for each"
+        hint = "`docker manifest inspect IMAGE` lists its builds; --on chooses nodes."
+        yield Finding(Severity.WARNING, "architecture", sentence, hint)
     if names and not reported:
         yield Finding(Severity.OK, "nodes", f"{', '.join(names)}: ready, and open to these pods")
 
@@ -329,8 +338,10 @@ async def _dry_run_object(api: Api, manifest: Manifest, snapshot: ClusterSnapsho
                     manifest["kind"], manifest["metadata"].get("namespace") or api.namespace, name
                 )
             return [_name_taken(manifest["kind"], name, existing or {})]
-        if error.is_not_found and manifest["kind"] in scheduling.GANG_KINDS and "page not found" in error.detail:
-            return []  # the cluster does not serve this kind, which check_queues() reports
+        if error.is_not_found and manifest["kind"] in scheduling.GANG_KINDS:
+            group, _, version = str(manifest["apiVersion"]).rpartition("/")
+            if version not in await api.group_versions(group):
+                return []  # the cluster does not serve this kind, which check_queues() reports
         # A webhook that does not support dry runs reports that; it says nothing about the object.
         if "dry run" in error.detail or error.is_unreachable or error.status >= 500:
             return [Finding(Severity.WARNING, subject, f"{manifest['kind']}s could not be tried: {error.detail}")]

@@ -148,7 +148,7 @@ class _Scale:
         if not removed and all(render.replicas_of(item) <= len(seats_of(item)) for item in controllers):
             return freed
         used_again = {_key_of(group) for group in render.groups_of(coming)}
-        new_slots = {slot for pod in coming for slot in pod.seat.slots}
+        slots_again = {slot for pod in coming for slot in pod.seat.slots}
         # Before the controllers shrink: afterwards they would already have chosen pods themselves.
         leaving = await self._mark_leaving()
         for controller in controllers:
@@ -161,7 +161,7 @@ class _Scale:
                 # An over-committed slot stays claimed for the replica that still uses it.
                 used = {slot for _, slots in remaining for slot in slots}
                 gone = {slot for index, slots in seats if index in removed for slot in slots}
-                freed |= {SlotId(*device, slot) for slot in gone - used} - new_slots
+                freed |= {SlotId(*device, slot) for slot in gone - used} - slots_again
             if remaining or _key(controller) in used_again:
                 await self._resize(controller, remaining)
             else:  # its pods are deleted with it

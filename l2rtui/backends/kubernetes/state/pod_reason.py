@@ -114,6 +114,8 @@ def _explain(
             return why
     if len(statuses) > 1 and (why := _ended_beside_others(pod)) != NO_REASON:
         return why
+    if (why := _between_processes(pod)) != NO_REASON:
+        return why
     return _starting(pod, events, now) if pod.status.phase == "Pending" else ("", _previous_end(statuses))
 
 
@@ -192,8 +194,7 @@ def needs_previous_log(why: PodReason) -> bool:
 
 def with_log(why: PodReason, line: str) -> PodReason:
     """Append the last line that the process has written."""
-    text = line.strip()
-    return (why[0], f"{why[1]} Its last words: {_short(text)}") if text else why
+    return why[0], f"{why[1]}{_words(_short(line.strip()))}"
 
 
 def node_trouble(node: NodeStruct) -> str:
@@ -356,6 +357,20 @@ def _initializing(pod: PodStruct, now: float) -> str:
     return ""
 
 
+def _between_processes(pod: PodStruct) -> PodReason:
+    """Explain a running pod with a container that has failed, and is about to be started again."""
+    policy = pod.spec.restart_policy or "Always"
+    for status in pod.statuses if pod.status.phase == "Running" else ():
+        ending = status.state.terminated if status.state else None
+        if ending is None or not ending.exit_code or policy == "Never":
+            continue
+        if ending.reason == "OOMKilled":
+            return "OOMKilled", f"{_name(pod, status)}{_oom()}"
+        how = f"its process ended with {exit_text(ending.exit_code)}, and its node starts the next one."
+        return ending.reason or "Error", f"{_name(pod, status)}{how}{_last_words(ending)}"
+    return NO_REASON
+
+
 def _image(status: ContainerStatus, reason: str, message: str, events: Sequence[EventStruct], name: str) -> str:
     image = status.image or "its image"
     if reason == "InvalidImageName":
@@ -410,7 +425,16 @@ def _crash(last: Terminated | None, restarts: int, name: str) -> str:
 
 
 def _last_words(ended: Terminated) -> str:
-    line = _last_line(ended)
+    return _words(_last_line(ended))
+
+
+def _words(line: str) -> str:
+    """Return the last line that a process has written as a sentence; empty without one."""
+    if "exec format error" in line.lower():
+        return (
+            f" Its last words: {line}. It is no program for its node's architecture: build the image for that one "
+            "(`docker buildx build --platform`), choose another node, or begin a script with `#!/bin/sh`."
+        )
     return f" Its last words: {line}" if line else ""
 
 

@@ -163,6 +163,14 @@ async def test_kinds_that_may_not_be_listed_are_named_in_the_receipt(cluster, se
     assert (receipt.left, receipt.not_seen) == ((), "networkpolicies, which you may not list")
 
 
+async def test_a_server_that_fails_at_first_does_not_end_the_destroy(cluster, server):
+    await cluster.launch(pins="n1/0.0-1")
+    server.failures.append(Failure("GET", "Namespace", 503, "ServiceUnavailable", times=2))
+    _, receipt = await destroyed(cluster, server)
+    assert receipt.left == ()
+    assert server.failures == []
+
+
 async def test_a_kind_that_cannot_be_listed_is_a_gap_in_the_receipt(cluster, server):
     await cluster.launch(pins="n1/0.0-1")
     server.denied.add(("list", "services"))

@@ -188,6 +188,26 @@ async def test_a_claim_without_a_volume_says_when_it_gets_one(cluster, server, s
     assert bool(sentence) == ("claim data" in await problems(cluster, plan))
 
 
+async def test_the_server_is_not_asked_about_a_name_that_every_backend_refuses(cluster, server):
+    plan = await cluster.plan("Ünï.cöde run", pins="n1/0.0-1")
+    server.requests.clear()
+    await problems(cluster, plan)
+    assert not [
+        kind for method, kind, _ in server.requests if method == "POST" and kind != "SelfSubjectAccessReview"
+    ]
+
+
+async def test_nodes_of_two_architectures_need_an_image_for_both(cluster, server):
+    amd = {"metadata": {"labels": {labels.ARCHITECTURE: "amd64"}}}
+    await cluster.context.api.patch("Node", None, "n1", amd)
+    first = server.get("Node", "n1", "")
+    own = {labels.GPUS: "2", labels.HOSTNAME: "n2", labels.ARCHITECTURE: "arm64"}
+    server.put({**first, "kind": "Node", "metadata": {"name": "n2", "labels": own}})
+    both = await problems(cluster, await cluster.plan(pins="n1/0.0,n2/0.0"))
+    assert both["architecture"] == "the pods go to nodes of amd64 and arm64: the image must have a build for each"
+    assert "architecture" not in await problems(cluster, await cluster.plan(pins="n1/0.0-1"))
+
+
 async def test_a_claim_for_one_node_is_refused_on_two(cluster, server):
     second = {**server.get("Node", "n1", ""), "metadata": {"name": "n2", "labels": {labels.GPUS: "2"}}}
     server.put({**second, "kind": "Node"})

@@ -59,6 +59,29 @@ def test_a_pod_that_runs_has_nothing_to_explain():
     assert explain(pod(), (), NOW) == NO_REASON
 
 
+@pytest.mark.parametrize(
+    ("policy", "end", "expected"),
+    [
+        (
+            "Always",
+            {"exitCode": 1, "reason": "Error"},
+            ("Error", "ended with exit 1, and its node starts the next"),
+        ),
+        ("Always", {"exitCode": 0, "reason": "Completed"}, ("", "")),
+        ("OnFailure", {"exitCode": 1}, ("Error", "its node starts the next one")),
+        ("OnFailure", {"exitCode": 0}, ("", "")),
+        ("Never", {"exitCode": 1}, ("", "")),
+        ("Always", {"exitCode": 137, "reason": "OOMKilled"}, ("OOMKilled", "it took more memory than its limit")),
+        ("Always", {"exitCode": 255, "message": "exec /x: exec format error"}, ("Error", "node's architecture")),
+    ],
+)
+def test_a_process_that_ended_a_moment_ago_does_not_run(policy, end, expected):
+    status = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"terminated": end}}]}
+    reason, sentence = explain(pod(status, {"restartPolicy": policy}), (), NOW)
+    assert reason == expected[0]
+    assert expected[1] in sentence
+
+
 def test_a_pinned_pod_is_asked_about_its_own_node_alone():
     text = "0/4 nodes are available: 1 Insufficient cpu, 3 node(s) didn't match Pod's node affinity."
     reason, sentence = explain(unscheduled(text, **PINNED), (), NOW)
