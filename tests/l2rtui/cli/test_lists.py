@@ -20,7 +20,7 @@ from l2rtui.cli.output import Output, StderrReporter
 from l2rtui.cli.watching import ChangeLines, RepaintedTable, follow
 from l2rtui.config import user_name
 from l2rtui.domain.node import Node
-from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
+from l2rtui.domain.receipt import DestroyProgress, Leak, LeakReport, Receipt
 from l2rtui.domain.status import Phase
 from l2rtui.errors import BackendError
 from l2rtui.tables.column import Column, View
@@ -114,12 +114,13 @@ def test_a_pod_that_does_not_fit_its_place_is_named_with_a_sentence(capsys, monk
 def test_leaks_are_removed_with_a_receipt_for_each_run(capsys, monkeypatch):
     async def leaked(self):  # the runs of two leaks exist in this cluster, so that there is something to remove
         runs = {run.name: run for run in (await self.snapshot()).runs.values()}
-        return (
+        leaks = (
             Leak("racing-sac-s0", "Pod", "p", "its run is gone", runs.get("racing-sac-s0")),
             Leak("racing-sac-s0", "Lease", "l", "claims slot a", runs.get("racing-sac-s0")),
             Leak("lidar-ppo", "Service", "s", "its run is gone", runs.get("lidar-ppo")),
             Leak("r", "Pod", "bare", "no controller looks after it"),
         )
+        return LeakReport(leaks)
 
     monkeypatch.setattr(FakeBackend, "leaks", leaked)
     assert entry.main(["leaks", "-o", "name"]) == 4
