@@ -207,6 +207,7 @@ async def test_phases(backend, fake, state, phase, reason):
     fake.by_name("run-w-0")["State"] |= {"FinishedAt": "2023-11-14T22:13:20.5Z", **state}
     pod = (await backend.snapshot()).select("run/w/0")[0]
     assert (pod.phase, pod.reason) == (phase, reason)
+    assert pod.ended == (1_700_000_000.5 if phase.is_over else None)
 
 
 def test_times_keep_their_nanoseconds():

@@ -235,6 +235,18 @@ def test_nodes_and_pods_have_their_address_and_labels():
     assert (row.ip, row.labels) == ("10.1.0.4", (("team", "rl"),))
 
 
+def test_a_pod_that_is_over_ended_with_its_last_container():
+    states = [
+        {"name": name, "state": {"terminated": {"exitCode": 0, "finishedAt": f"2026-01-01T00:00:{second}Z"}}}
+        for name, second in (("a", 10), ("b", 20))
+    ]
+    node_devices = NodeDevices("n", ())
+    for phase, second in (("Succeeded", 20), ("Failed", 20), ("Running", None)):
+        raw = {"metadata": {"name": "p"}, "status": {"phase": phase, "containerStatuses": states}}
+        row = pod_view(made(raw, PodStruct), node_devices, None, (), NOW)
+        assert row.ended == (None if second is None else 1_767_225_600.0 + second)
+
+
 def test_reservations_show_on_their_node_until_they_are_over_or_gone():
     moment = [NOW]
     joiner = Joiner(SlotRule(), lambda: moment[0])
