@@ -101,15 +101,11 @@ _Loader.add_implicit_resolver(
 )
 
 
-_INTERPRETERS: Final = {".py": "python", ".sh": "sh", ".bash": "bash"}
-"""Interpreter of a program by its suffix, for the hint to somebody who names a program as a spec."""
-
-
 def read_bytes(path: str) -> bytes:
     """Read a spec file; ``-`` is the standard input.
 
     Raises:
-        SpecError: it is missing, unreadable, too large or a program.
+        SpecError: it is missing, unreadable or too large.
     """
     try:
         # The standard input stays open: a later question must find its end.
@@ -122,13 +118,6 @@ def read_bytes(path: str) -> bytes:
         raise SpecError(f"{path} cannot be read: {error.strerror}.", EXAMPLES_HINT) from error
     if len(raw) > MAX_FILE_BYTES:
         raise SpecError(f"{path} is larger than 1 MiB, which no spec is.", EXAMPLES_HINT)
-    if (interpreter := _INTERPRETERS.get(Path(path).suffix)) is not None:
-        file = Path(path).name
-        spec = f"{{kind: job, name: my-run, workdir: ., job: {{command: [{interpreter}, {file}]}}}}"
-        raise SpecError(
-            f"{path} is a program, and -f takes a spec that names the program to run.",
-            f"Write {spec} into a file my-run.yaml beside it: docs/guides/own-code.md.",
-        )
     return raw
 
 

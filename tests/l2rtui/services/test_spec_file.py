@@ -583,9 +583,3 @@ def test_workers_of_a_learner_that_reads_a_dataset_are_refused(write):
     text = "kind: learner-workers\nname: r\nworkers: [{name: w}]\ntrain: {algorithm: bc}\n"
     with pytest.raises(SpecError, match="reads a dataset"):
         spec_file.load(write(text))
-
-
-def test_a_program_in_place_of_a_spec_leads_to_the_spec_that_runs_it(tmp_path):
-    (tmp_path / "train.py").write_text("import torch\nx: int = 1\n")
-    with pytest.raises(SpecError, match=r"train\.py is a program, .* job: {command: \[python, train\.py\]}}"):
-        spec_file.load(str(tmp_path / "train.py"))
