@@ -68,14 +68,18 @@ async def kubectl_finds(run: Run) -> list[str]:
 async def destroyed(api: Api, view: RunView, overtime_seconds: float) -> Receipt | None:
     """The receipt of one destroy; None if there was nothing to destroy."""
     receipt = None
-    try:
-        async with aclosing(
-            destroy(ClusterContext(api), view, grace_seconds=1, overtime_seconds=overtime_seconds)
-        ) as items:
-            async for item in items:
-                receipt = item if isinstance(item, Receipt) else receipt
-    except NotFoundError:
-        return None
+    while receipt is None:
+        try:
+            async with aclosing(
+                destroy(ClusterContext(api), view, grace_seconds=1, overtime_seconds=overtime_seconds)
+            ) as items:
+                async for item in items:
+                    receipt = item if isinstance(item, Receipt) else receipt
+        except NotFoundError:
+            return None
+        except ApiError as error:  # it says that the server fails, and a person asks again
+            if error.is_final:
+                raise
     return receipt
 
 

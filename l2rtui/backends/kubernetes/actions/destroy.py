@@ -60,6 +60,7 @@ _SETTLE_SECONDS: Final = 1.0
 _ROUND_SECONDS: Final = (0.2, 0.4, 0.8, 1.5)
 _DEFAULT_GRACE_SECONDS: Final = 30.0  # Kubernetes' own terminationGracePeriodSeconds
 _AT_ONCE: Final = 8
+_LOOKUP_TRIES: Final = 8
 _TRIES: Final = 5
 
 
@@ -224,11 +225,11 @@ async def destroy(
 async def _lease_namespaces(context: ClusterContext, namespace: str) -> tuple[str, ...]:
     """Return the namespaces that may have claims of a run; a server that fails for a moment is asked again."""
     pauses = RetryPauses(_FIRST_PAUSE_SECONDS)
-    for left in reversed(range(_TRIES)):
+    for left in reversed(range(_LOOKUP_TRIES)):
         try:
             return await context.lease_namespaces_of(namespace)
         except ApiError as error:
-            if left == 0 or error.is_final:
+            if left == 0 or error.is_final or error.is_refused:
                 raise
             await pauses.wait()
     raise AssertionError  # pragma: no cover  (the last round returns or raises)
