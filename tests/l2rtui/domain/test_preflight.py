@@ -13,9 +13,9 @@ from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import CPU, Gpu, Node, SlotId
 from l2rtui.domain.placement import bound_to_cpu, parse_pins, place
 from l2rtui.domain.plan import plan_launch
-from l2rtui.domain.preflight import Finding, Severity, preflight, refusals, taken_names
+from l2rtui.domain.preflight import Finding, Severity, cluster_fields, preflight, refusals, taken_names
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
-from l2rtui.domain.workload import Kind, Resources, Role, RunSpec, SetSpec
+from l2rtui.domain.workload import Kind, Queue, QueueSystem, Resources, Role, RunSpec, SetSpec
 from runtime.base.alert_rules import AlertRule
 from runtime.base.limits import Limits
 
@@ -46,6 +46,18 @@ def test_a_plan_in_order_is_said_to_be():
     findings = judge([spec()], cluster())
     assert {finding.severity for finding in findings} == {Severity.OK}
     assert sentences(findings, Severity.OK) == ["the name is free", "n: every requested slot is free"]
+
+
+def test_each_field_that_only_a_cluster_has_is_a_warning():
+    (part,) = spec().sets
+    patched = replace(part, pod=replace(part.pod, templates=("{}",)))
+    queued = replace(spec(), sets=(patched, part), queue=Queue(QueueSystem.KUEUE, "team"))
+    findings = list(cluster_fields([queued, spec("s")]))
+    assert [(item.severity, item.subject) for item in findings] == [
+        (Severity.WARNING, "r"),
+        (Severity.WARNING, "r/w"),
+    ]
+    assert [item.sentence.partition(":")[0] for item in findings] == ["queue is ignored", "pod.template is ignored"]
 
 
 def test_where_no_room_is_found_what_cannot_be_seen_is_said():
