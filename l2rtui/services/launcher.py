@@ -160,8 +160,8 @@ async def prepare_runs(
 
 
 async def checks_of(backend: Backend, plan: LaunchPlan, snapshot: ClusterSnapshot) -> tuple[Finding, ...]:
-    """Return the findings about a plan that `preflight` cannot make from plan and snapshot alone: about ignored
-    fields, own code, training, and those of the backend.
+    """Return the findings about a plan that need more than the plan and the snapshot: ignored fields, own code,
+    training, and the checks of the backend.
     """
     specs = [run.spec for run in plan.runs]
     ignored = () if backend.renderer is not None else cluster_fields(specs)

@@ -287,7 +287,7 @@ def _command(name: str, path: str, cwd: str) -> Finding:
 
 
 def _script_problem(path: Path) -> str:
-    """Return why the kernel cannot start a script; empty if it can, or if the file is no script.
+    """Return why the kernel cannot start a script; empty if it can, or if the file is not a script.
 
     The kernel says "No such file or directory" of a script that is there, and means its interpreter.
     """
@@ -318,7 +318,7 @@ def _missing_script(command: Sequence[str], cwd: str) -> str:
 
 
 def _settings(spec: RunSpec, path: str, cwd: str) -> tuple[Finding, ...]:
-    """Return what is wrong with the training settings; the runtime itself tries those that keep all rules."""
+    """Return the mistakes in the training settings; settings without a mistake are tried by the runtime itself."""
     return (*(settings_findings(spec) or (_tried_settings(spec, path, cwd),)), *_missing_inputs(spec, cwd))
 
 

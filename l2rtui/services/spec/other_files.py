@@ -65,7 +65,7 @@ _OTHERS: Final[tuple[tuple[str, Callable[[_Data], bool], str], ...]] = (
     (
         "a Ray cluster file",
         lambda data: "cluster_name" in data and bool(data.keys() & {"provider", "available_node_types"}),
-        "The nodes of a run are those of its backend: write a spec with a learner and workers (docs/kinds.md).",
+        "A run uses the nodes of its backend: write a spec with a learner and workers (docs/kinds.md).",
     ),
     (
         "a configuration of Accelerate",
