@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from runtime.base.metrics import Console
+from runtime.base.signals import Stop
 from runtime.base.training import from_mapping
 from runtime.rl.algos.plan import assemble
 from runtime.rl.buffers.rollout_buffer import DeviceRollouts
@@ -55,10 +57,11 @@ def ranked(bench: Bench) -> None:
     if not bench.has_time(20.0, title := f"{bench.device}, {cars:,} cars, policy and PPO, one rank"):
         return
     with tempfile.TemporaryDirectory(prefix="l2r-ranks-") as folder:
-        own = {ranks.STORE_VARIABLE: f"{folder}/store", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+        numbers = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+        own = {ranks.STORE_VARIABLE: f"{folder}/store", **numbers}
         os.environ |= own
         try:
-            with ranks.joined("cuda" if bench.is_gpu else "cpu") as group:
+            with ranks.joined("cuda" if bench.is_gpu else "cpu", Stop(), Console()) as group:
                 rates = {
                     name: learn(bench, "racing", cars, False, seconds, member)["updates/s"]
                     for name, member in (
