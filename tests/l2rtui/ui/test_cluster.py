@@ -71,7 +71,7 @@ async def test_a_run_is_launched_watched_killed_scaled_and_destroyed_with_a_rece
         assert "1 run, 3 pods, 3 slots" in one.words()
         assert f"l2rtui --backend demo launch -f {spec}" in one.words()
         await one.press("enter")
-        await one.until(lambda: one.top == "ClusterScreen" and cluster.snapshot.run_named("drive"))
+        await one.until(lambda: one.top == "ClusterScreen" and len(cluster.snapshot.pods_of("drive")) == 3)
         await one.pass_time(2, lambda: all(pod.ready for pod in cluster.snapshot.pods_of("drive")))
 
         await one.press("2", "G")
