@@ -78,7 +78,7 @@ def load_objects(
     names: list[str] = []
     documents = [document for path, raw in files for document in _documents(raw, path, names)]
     path = files[0][0]
-    left_out = list(_namespaces_in(documents))
+    left_out = _remove_namespaces(documents)
     # After parsing, so that a value is text whatever it contains: it cannot add YAML.
     documents = [_unmarked(document, names, values) for document in documents]
     variables = dict(sorted(set().union(*map(_variables, documents))))
@@ -121,21 +121,20 @@ def load_objects(
     return spec, (*notes, *left_out, *literal)
 
 
-def _namespaces_in(documents: list[Any]) -> Iterator[Finding]:
-    """Remove the Namespaces from the documents and their Lists; yield a finding for each."""
+def _remove_namespaces(documents: list[Any]) -> list[Finding]:
+    """Remove the Namespaces from the documents and their Lists; return a finding for each."""
+    findings = []
     for document in tuple(documents):
         kind = document.get("kind") if isinstance(document, dict) else None
         if kind == "List" and isinstance(document.get("items"), list):
-            yield from _namespaces_in(document["items"])
+            findings += _remove_namespaces(document["items"])
         elif kind == "Namespace":
             documents.remove(document)
             name = mapping(document, "metadata").get("name")
-            yield Finding(
-                Severity.WARNING,
-                f"Namespace {name}",
-                "it is left out: a run goes into the namespace of -n, which has to exist",
-                f"Write -n {name} if it belongs there.",
-            )
+            sentence = "it is left out: a run goes into the namespace of -n, which has to exist"
+            hint = f"Write -n {name} if it belongs there."
+            findings.append(Finding(Severity.WARNING, f"Namespace {name}", sentence, hint))
+    return findings
 
 
 def _documents(raw: bytes, path: str, names: list[str]) -> list[Any]:

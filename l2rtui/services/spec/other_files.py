@@ -26,16 +26,14 @@ def refuse_program(path: str, raw: bytes) -> None:
     if file.suffix == ".ipynb":
         hint = f"Write it as a program first: jupyter nbconvert --to script {path}"
         raise SpecError(f"{path} is a notebook, not a spec.", hint)
-    if not interpreter and not _BATCH.search(raw):
+    is_batch, is_python = _BATCH.search(raw) is not None, interpreter.startswith("python")
+    if not interpreter and not is_batch:
         return
-    is_python = interpreter.startswith("python")
-    what = (
-        "a script of a batch system" if _BATCH.search(raw) else f"a {'Python program' if is_python else 'script'}"
-    )
+    what = "a script of a batch system" if is_batch else "a Python program" if is_python else "a script"
     name = re.sub(r"[^a-z0-9]+", "-", file.stem.lower()).strip("-") or "run"
     command = f"[{'python' if is_python else 'bash'}, {file.name if path != '-' else 'FILE'}]"
     spec = f"{{kind: job, name: {name}, workdir: {{path: .}}, job: {{command: {command}, slots: 1}}}}"
-    seeds = "; an array of it is --seeds 0-11, and L2R_SEED is the seed" if _BATCH.search(raw) else ""
+    seeds = "; an array of it is --seeds 0-11, and L2R_SEED is the seed" if is_batch else ""
     raise SpecError(
         f"{path} is {what}, not a spec.", f"A spec that runs it: {spec}{seeds} (docs/guides/own-code.md)."
     )

@@ -35,6 +35,7 @@ from l2rtui.backends.kubernetes.state.gpu_usage import PodGpuUsage, read_gpu_usa
 from l2rtui.backends.kubernetes.state.node_devices import MOST_GPUS, NodeDevices, SlotRule, read_devices
 from l2rtui.backends.kubernetes.state.own_reports import MOST_WORKERS, PodReport, worker_rows
 from l2rtui.backends.kubernetes.state.views import (
+    OVER,
     PlannedReplica,
     ReplicaIndexer,
     is_living,
@@ -57,7 +58,6 @@ from l2rtui.domain.status import Phase
 from runtime.base.contract import WORKER_NAME
 
 T = TypeVar("T")
-_OVER = (Phase.SUCCEEDED, Phase.FAILED)
 _MOST_TRIES = 5
 """Maximum number of logs read of a pod to find its GPUs."""
 _MOST_REPORTS = 512
@@ -399,7 +399,7 @@ class Joiner:
         """Derive a node that we may not read from the pods on it."""
         pods = (self._pods[uid] for uid in self._on_node[name])
         blank = NodeDevices(name, ())
-        rows = [pod_view(pod, blank, None, (), 0.0) for pod in pods if pod.status.phase not in _OVER]
+        rows = [pod_view(pod, blank, None, (), 0.0) for pod in pods if pod.status.phase not in OVER]
         indices = [claim.gpu for row in rows for claim in row.devices if claim.gpu is not None]
         # A foreign pod may name any number, and that many GPUs would be created.
         count = max((index for index in indices if index < MOST_GPUS), default=-1) + 1
@@ -499,7 +499,7 @@ class Joiner:
                 measured=self._measured.get((meta.namespace, meta.name)) or self._reported_gpus(meta.uid, devices),
                 config_maps=self._config_maps,
             )
-        if usage.config_maps and pod.status.phase not in _OVER:
+        if usage.config_maps and pod.status.phase not in OVER:
             for key in usage.config_maps:
                 self._unread[key].add(meta.uid)
         return usage

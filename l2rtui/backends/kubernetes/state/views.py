@@ -42,8 +42,8 @@ from l2rtui.domain.sweeps import Trial
 from runtime.base import bounded_json
 
 UNREADABLE = "Unreadable"
+OVER: Final = tuple(phase for phase in Phase if phase.is_over)
 _PHASES = {str(phase): phase for phase in Phase}
-_OVER = frozenset(str(phase) for phase in Phase if phase.is_over)
 _ROLES = {str(role): role for role in Role}
 
 
@@ -154,9 +154,7 @@ def pod_view(
         bool(pod.spec.node_name) or status.phase == "Running",
         len(pod.spec.containers or ()) or 1,
         len([status_item for status_item in statuses if status_item.ready]),
-        ended=epoch(last.finished_at) or None
-        if last is not None and status.phase in ("Succeeded", "Failed")
-        else None,
+        ended=epoch(last.finished_at) or None if last is not None and status.phase in OVER else None,
     )
 
 
